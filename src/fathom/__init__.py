@@ -1,0 +1,9 @@
+"""Federated learning that tunes itself while it trains."""
+
+from fathom import optimizers, tuners
+from fathom.core.engine import Record, train
+from fathom.core.round import federated
+from fathom.core.types import Algorithm, ClientStats, Cohort, HParams, RoundStats, ServerState, Task, Tuner
+from fathom.data import Federation
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The mathematics: pure functions of arrays. No files, no clocks, no printing."""

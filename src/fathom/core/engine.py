@@ -1,0 +1,235 @@
+"""Runs rounds: samples cohorts, keeps the devices fed, yields a record of every round."""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fathom.core.evaluate import chunks, evaluate
+from fathom.core.plan import slots
+from fathom.core.round import device_mesh
+from fathom.core.types import (
+    Algorithm,
+    Batch,
+    ClientStats,
+    Cohort,
+    HParams,
+    Key,
+    Order,
+    Params,
+    RoundInfo,
+    ServerState,
+    Tuner,
+)
+from fathom.data import Federation
+
+
+class Record(NamedTuple):
+    """What one round of one trial showed, as numpy arrays and Python numbers.
+
+    `gradients`, `bytes_up`, `bytes_down` and `seconds` count from the start of the run.
+    """
+
+    round: int  # from 1
+    trial: int
+    hparams: HParams  # what the round used; each leaf (cohort,)
+    next_hparams: HParams
+    agreement: float  # c_glob: cosine of the update with the smoothed past ones
+    alignment: float  # c_loc: weighted mean of the clients' phi_i
+    clients: ClientStats  # each leaf (cohort,)
+    gradients: int  # per-example gradients computed by clients
+    bytes_up: int  # from clients to server: updates, and the tuner's numbers
+    bytes_down: int  # from server to clients: the model, and the tuner's numbers
+    loss: float  # training loss along the clients' paths
+    metrics: dict[str, float] | None  # on the test set; None between evaluations
+    seconds: float
+
+
+def train(
+    algorithm: Algorithm,
+    federation: Federation,
+    *,
+    key: Key,
+    rounds: int,
+    cohort: int | Sequence[Sequence[Any]],
+    test: Batch | None = None,
+    every: int = 1,
+    order: Order = "shuffled",
+    lanes: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Iterator[Record]:
+    """Train on a federation, one Record a round.
+
+    key: a random key, or an array of them: one trial each, all in one program; every trial then has a record.
+    cohort: how many clients to sample each round, or the ids of the clients of every round.
+    test: arrays to evaluate on every `every` rounds and after the last.
+    order: "shuffled" reshuffles a client's examples for every pass; "cyclic" takes them as they stand.
+    lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or a lane
+    per client for an accelerator, at most 128). They change the time a round takes and not its result.
+    """
+    sampler, size = _sampler(federation, cohort, rounds)
+    if order not in get_args(Order):
+        raise ValueError(f"order={order!r} is not known; choose from {', '.join(get_args(Order))}.")
+    if every < 1:
+        raise ValueError(f"every={every} must be at least 1: it is the number of rounds between evaluations.")
+    return _train(algorithm, federation, key, rounds, sampler, size, test, every, order, lanes, devices)
+
+
+def _train(
+    algorithm: Algorithm,
+    federation: Federation,
+    key: Key,
+    rounds: int,
+    sampler: Any,
+    size: int,
+    test: Batch | None,
+    every: int,
+    order: Order,
+    lanes: int | None,
+    devices: Sequence[jax.Device] | None,
+) -> Iterator[Record]:
+    began = time.perf_counter()
+    keys = jnp.atleast_1d(key)
+    mesh = device_mesh(list(devices or jax.devices()))
+    put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else (devices or jax.devices())[0])
+    lanes = lanes or _default_lanes(len(keys) * size)
+    capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
+    examples = put(federation.examples)
+    tests = None if test is None else put(chunks(test, parts=mesh.size if mesh else 1))
+    seeds = [np.random.default_rng([*jax.random.key_data(k).tolist()]).integers(2**32) for k in keys]
+
+    states = put(_init(algorithm, keys, size))
+    hparams = jax.device_get(states.hparams)
+    model_bytes = _bytes(states.params) // len(keys)
+    totals = _Totals.zero(len(keys))
+    for number in range(1, rounds + 1):
+        places = [sampler(seed, number) for seed in seeds]
+        cohorts = _cohorts(federation, examples, places, size)
+        cut = slots(hparams.batch, algorithm.hparams.batch, capacity or None)
+        states, info = _round(
+            algorithm, states, cohorts, lanes=lanes, slots=cut, capacity=capacity, order=order, mesh=mesh
+        )
+        metrics = None
+        if tests is not None and (number % every == 0 or number == rounds):
+            metrics = evaluate(algorithm.task, states.params, *tests, mesh=mesh)
+        info, metrics = jax.device_get((info, metrics))
+        hparams = info.next_hparams
+        totals = totals.plus(info.clients, algorithm.tuner, model_bytes)
+        seconds = time.perf_counter() - began
+        for trial in range(len(keys)):
+            yield _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "cohort"))
+def _init(algorithm: Algorithm, keys: Key, cohort: int) -> ServerState:
+    return jax.vmap(lambda key: algorithm.init(key, cohort))(keys)
+
+
+@partial(
+    jax.jit,
+    static_argnames=("algorithm", "lanes", "slots", "capacity", "order", "mesh"),
+    donate_argnames=("states",),
+)
+def _round(algorithm: Algorithm, states: ServerState, cohorts: Cohort, **options) -> Any:
+    """One compiled round of every trial; the update itself stays on the device, unless somebody asks."""
+    states, info = algorithm.rounds(states, cohorts, **options)
+    return states, info._replace(update=())
+
+
+class _Totals(NamedTuple):
+    """What each trial has cost so far; Python's integers, which do not overflow."""
+
+    gradients: list[int]
+    up: list[int]
+    down: list[int]
+
+    @classmethod
+    def zero(cls, trials: int) -> "_Totals":
+        return cls([0] * trials, [0] * trials, [0] * trials)
+
+    def plus(self, clients: ClientStats, tuner: Tuner, model_bytes: int) -> "_Totals":
+        present = (clients.examples > 0).sum(1).tolist()
+        up, down = (model_bytes + 4 * n for n in (tuner.scalars_up, tuner.scalars_down))
+        return _Totals(
+            [a + b for a, b in zip(self.gradients, clients.grads.sum(1, dtype=np.int64).tolist(), strict=True)],
+            [a + n * up for a, n in zip(self.up, present, strict=True)],
+            [a + n * down for a, n in zip(self.down, present, strict=True)],
+        )
+
+
+def _record(
+    number: int,
+    trial: int,
+    info: RoundInfo,
+    metrics: dict[str, np.ndarray] | None,
+    totals: _Totals,
+    seconds: float,
+    present: int,
+) -> Record:
+    """One trial's record, without the clients that only filled up the cohort."""
+    hparams, next_hparams, clients = jax.tree.map(
+        lambda leaf: leaf[trial, :present], (info.hparams, info.next_hparams, info.clients)
+    )
+    return Record(
+        round=number,
+        trial=trial,
+        hparams=hparams,
+        next_hparams=next_hparams,
+        agreement=float(info.agreement[trial]),
+        alignment=float(info.alignment[trial]),
+        clients=clients,
+        gradients=totals.gradients[trial],
+        bytes_up=totals.up[trial],
+        bytes_down=totals.down[trial],
+        loss=float(info.loss[trial]),
+        metrics=None if metrics is None else {name: float(v[trial]) for name, v in metrics.items()},
+        seconds=seconds,
+    )
+
+
+def _sampler(federation: Federation, cohort: int | Sequence[Sequence[Any]], rounds: int) -> tuple[Any, int]:
+    """A function from (seed, round) to the places of that round's clients, and the most it returns."""
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds} must be at least 1.")
+    total = len(federation)
+    if isinstance(cohort, int | np.integer):
+        if not 1 <= cohort <= total:
+            remedy = "lower `cohort`" if cohort > total else "ask for at least one"
+            raise ValueError(f"cohort={cohort} cannot be drawn from a federation of {total} clients; {remedy}.")
+        return lambda seed, number: np.random.default_rng([seed, number]).choice(total, cohort, False), int(cohort)
+    if len(cohort) < rounds:
+        raise ValueError(f"cohort lists the clients of {len(cohort)} rounds, rounds={rounds} needs as many lists.")
+    listed = [federation.places(clients) for clients in cohort[:rounds]]
+    for number, places in enumerate(listed, 1):
+        if len(set(places.tolist())) < len(places):
+            raise ValueError(f"cohort of round {number} names a client twice; name each once.")
+    return lambda seed, number: listed[number - 1], max(1, *(len(places) for places in listed))
+
+
+def _cohorts(federation: Federation, examples: Batch, places: list[np.ndarray], size: int) -> Cohort:
+    """The trials' cohorts, filled up with absent clients to the same size; each leaf (trials, size)."""
+
+    def filled(values: list[np.ndarray], dtype: type) -> np.ndarray:
+        return np.stack([np.pad(v, (0, size - len(v))) for v in values]).astype(dtype)
+
+    return Cohort(
+        examples=examples,
+        start=filled([federation.offsets[p] for p in places], np.int32),
+        size=filled([federation.sizes[p] for p in places], np.int32),
+        client=filled([federation.names(p) for p in places], np.uint32),
+    )
+
+
+def _default_lanes(jobs: int) -> int:
+    """Clients one after another on a CPU, where that is fastest; side by side on an accelerator."""
+    return 1 if jax.default_backend() == "cpu" else min(jobs, 128)
+
+
+def _bytes(params: Params) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))

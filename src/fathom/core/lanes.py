@@ -1,0 +1,117 @@
+"""Many clients on few copies of the model.
+
+A lane is one copy of the model working through clients, one after another. Jobs wait in one queue, longest
+first; a lane that is done banks its client's update and takes the next job, so no lane idles while another has
+work waiting, and memory is bounded by the number of lanes and not by the cohort.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fathom.core import aggregate
+from fathom.core.client import Job, Local, Work, advance, begin, reorder
+from fathom.core.trees import dot
+from fathom.core.types import Array, Batch, Params
+
+
+class Results(NamedTuple):
+    """What each job came to; every leaf has shape (jobs,)."""
+
+    loss: Array  # summed over the examples seen
+    alignment: Array  # phi_i
+    drift: Array  # squared norm of the update
+
+
+class _Carry(NamedTuple):
+    job: Array  # (lanes,): which job a lane is on; the number of jobs where it is on none
+    waiting: Array  # the first job nobody has taken
+    lanes: Local  # each leaf (lanes, ...)
+    total: Params  # weighted sum of finished updates, each leaf (trials, ...)
+    results: Results
+
+
+def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[Params, Results]:
+    """Do all jobs; return the sum over clients of nu_i (x_t - x_i) for each trial, and each job's results.
+
+    x: each leaf (trials, ...). jobs: each leaf (jobs,).
+    """
+    count = jobs.size.shape[0]
+    trials = jax.tree.leaves(x)[0].shape[0]
+    jobs = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), jobs)
+    jobs = jobs._replace(size=jobs.size.at[count].set(0), batch=jobs.batch.at[count].set(0))  # no job
+
+    each = jax.vmap if lanes > 1 else _alone
+
+    def current(job: Array) -> tuple[Job, Params]:
+        """The lanes' jobs, and the x_t each starts from."""
+        picked = jax.tree.map(lambda leaf: leaf[job], jobs)
+        if trials == 1:
+            return picked, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0], (lanes, *leaf.shape[1:])), x)
+        return picked, jax.tree.map(lambda leaf: leaf[picked.trial], x)
+
+    def finished(carry: _Carry) -> Array:
+        return (carry.job < count) & (carry.lanes.step >= current(carry.job)[0].steps)
+
+    def attend(carry: _Carry) -> _Carry:
+        """Bank what is finished, hand out what waits, draw new orders where a pass has ended."""
+        done = finished(carry)
+        job, start = current(carry.job)
+        updates = jax.tree.map(jnp.subtract, start, carry.lanes.params)  # Delta_i = x_t - x_i
+        weights = jnp.where(done, job.size, 0).astype(jnp.float32)
+        place = jnp.where(done, carry.job, count)  # `count` is out of bounds, and dropped
+        outcome = Results(carry.lanes.loss, carry.lanes.alignment, jax.vmap(dot)(updates, updates))
+        results = jax.tree.map(lambda r, o: r.at[place].set(o, mode="drop"), carry.results, outcome)
+        total = aggregate.add(carry.total, updates, weights, job.trial)
+
+        turn = carry.waiting + jnp.cumsum(done) - 1
+        taken = jnp.where(done, jnp.minimum(turn, count), carry.job)
+        job, start = current(taken)
+        fresh = each(partial(begin, work))(start)
+        local = jax.tree.map(lambda f, old: _where(done, f, old), fresh, carry.lanes)
+        if work.order == "shuffled":
+            drawn = each(partial(reorder, work))(job, local)
+            local = jax.tree.map(lambda d, old: _where(local.stale, d, old), drawn, local)
+        return _Carry(taken, carry.waiting + jnp.sum(done), local, total, results)
+
+    def quiet(carry: _Carry) -> Array:
+        """No lane needs attention."""
+        on = carry.job < count
+        return jnp.any(on) & ~jnp.any(finished(carry) | (on & carry.lanes.stale))
+
+    def step(carry: _Carry) -> _Carry:
+        job, start = current(carry.job)
+        local = each(partial(advance, work, examples))(start, job, carry.lanes)
+        return carry._replace(lanes=local)
+
+    def cycle(carry: _Carry) -> _Carry:
+        return jax.lax.while_loop(quiet, step, attend(carry))
+
+    job = jnp.minimum(jnp.arange(lanes), count)
+    carry = _Carry(
+        job=job,
+        waiting=jnp.minimum(jnp.asarray(lanes), count),
+        lanes=each(partial(begin, work))(current(job)[1]),
+        total=jax.tree.map(jnp.zeros_like, x),
+        results=Results(*(jnp.zeros(count, jnp.float32) for _ in Results._fields)),
+    )
+    carry = jax.lax.while_loop(lambda c: jnp.any(c.job < count), cycle, carry)
+    return carry.total, carry.results
+
+
+def _alone(function: Callable) -> Callable:
+    """`jax.vmap` over an axis of length 1, without the batched operations it would make."""
+
+    def mapped(*args: Any) -> Any:
+        out = function(*jax.tree.map(lambda leaf: leaf[0], args))
+        return jax.tree.map(lambda leaf: leaf[None], out)
+
+    return mapped
+
+
+def _where(mask: Array, a: Array, b: Array) -> Array:
+    """jnp.where with a mask over the leading axis."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)

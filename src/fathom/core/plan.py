@@ -1,0 +1,70 @@
+"""From client sizes and hyperparameters to whole numbers: steps, batch sizes, slots, the order of examples.
+
+Every rounding of the library is in this file.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fathom.core.types import Array, Form, HParams, Key, Order
+
+WIDTHS = (4, 8, 16, 32, 64)
+
+
+class Plan(NamedTuple):
+    """The local work asked of each client; every leaf has shape (cohort,)."""
+
+    steps: Array  # K_i; 0 for a client that is not there
+    batch: Array  # examples a step uses
+
+
+def rounded(batch: Array) -> Array:
+    """B for use: rounded half up, at least 1."""
+    return jnp.maximum(jnp.floor(batch + 0.5), 1).astype(jnp.int32)
+
+
+def plan(size: Array, hparams: HParams, form: Form, order: Order) -> Plan:
+    """How many steps of how many examples each client takes.
+
+    K_i = max(ceil(E nu_i / B), 1) in the reference form, max(floor(E nu_i / B), 1) in the printed one, with B
+    rounded but not yet capped at nu_i. Done in integers, so that 21 / 7 is 3 on every device. A shuffled batch
+    never needs more than the client's nu_i distinct examples and is capped there; a cyclic one has exactly B
+    rows, and goes round again.
+    """
+    asked = rounded(hparams.batch)
+    work = hparams.epochs * size.astype(jnp.float32)  # E nu_i: examples to go through
+    steps = jnp.floor(work).astype(jnp.int32) // asked
+    if form == "reference":
+        steps += work > (steps * asked).astype(jnp.float32)
+    return Plan(jnp.where(size > 0, jnp.maximum(steps, 1), 0), asked if order == "cyclic" else jnp.minimum(asked, size))
+
+
+def shuffle(key: Key, size: Array, capacity: int) -> Array:
+    """A random order of range(size), followed by the rest of range(capacity)."""
+    row = jnp.arange(capacity)
+    draw = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
+    return jnp.argsort(jnp.where(row < size, draw, jnp.uint32(2**31) + row.astype(jnp.uint32)))
+
+
+class Slots(NamedTuple):
+    """How batches are cut for the device; Python values, fixed when a round is compiled."""
+
+    width: int = 16  # examples gone through together
+    split: bool = True  # whether a batch may need several slots
+
+
+def slots(batch: np.ndarray, first: np.ndarray, most: int | None = None) -> Slots:
+    """Slots for batches of these real-valued sizes, none of which uses more than `most` examples (None: no such bound).
+
+    The narrowest width on offer that takes every batch whole. Each is compiled once; on offer are those of
+    WIDTHS and, so that a constant batch size wastes nothing, the one a run starts with. Batches larger than
+    the widest are split.
+    """
+    largest, home = (max(int(np.floor(np.max(b) + 0.5)), 1) for b in (batch, first))
+    largest, home = min(largest, most or largest), min(home, most or home)
+    offered = sorted({*WIDTHS, home}) if home <= WIDTHS[-1] else WIDTHS
+    width = next((width for width in offered if width >= largest), WIDTHS[-1])
+    return Slots(width, split=largest > width)

@@ -1,0 +1,108 @@
+"""A federation: the examples of many clients, each client's own rows contiguous."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients and their examples, in memory."""
+
+    ids: tuple[str, ...]  # one per client
+    offsets: np.ndarray  # (clients + 1,) int64: client i has rows offsets[i] to offsets[i + 1]
+    examples: dict[str, np.ndarray]  # (rows, ...) per feature
+
+    @classmethod
+    def from_arrays(cls, clients: Mapping[Any, Mapping[str, Any]]) -> "Federation":
+        """Make a federation from a mapping of client id to a dict of equal-length arrays.
+
+        >>> Federation.from_arrays({"a": {"x": [[0.0], [1.0]], "y": [0, 1]}, "b": {"x": [[2.0]], "y": [1]}})
+        Federation of 2 clients, 3 examples: x float32 (1,), y int32 ()
+        """
+        if not clients:
+            raise ValueError("a federation needs at least one client; the mapping given is empty.")
+        arrays = {
+            str(client): {name: _array(value, client, name) for name, value in features.items()}
+            for client, features in clients.items()
+        }
+        if len(arrays) < len(clients):
+            raise ValueError("two client ids are the same when written as text; give each client its own.")
+        first_id, first = next(iter(arrays.items()))
+        for client, features in arrays.items():
+            _check(client, features, first_id, first)
+        sizes = [len(next(iter(features.values()))) for features in arrays.values()]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        examples = {name: np.concatenate([features[name] for features in arrays.values()]) for name in first}
+        return cls(tuple(arrays), offsets, examples)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        features = ", ".join(f"{n} {a.dtype} {a.shape[1:]}" for n, a in self.examples.items())
+        return f"Federation of {len(self)} clients, {self.offsets[-1]} examples: {features}"
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Examples of each client, (clients,)."""
+        return np.diff(self.offsets)
+
+    def client(self, client_id: Any) -> dict[str, np.ndarray]:
+        """One client's examples."""
+        (place,) = self.places([client_id])
+        rows = slice(self.offsets[place], self.offsets[place + 1])
+        return {name: feature[rows] for name, feature in self.examples.items()}
+
+    def places(self, client_ids: Sequence[Any]) -> np.ndarray:
+        """Where these clients stand in the federation."""
+        index = {client: place for place, client in enumerate(self.ids)}
+        unknown = [client for client in client_ids if str(client) not in index]
+        if unknown:
+            raise ValueError(
+                f"client {unknown[0]!r} is not in the federation; its ids run from {self.ids[0]!r} to {self.ids[-1]!r}."
+            )
+        return np.array([index[str(client)] for client in client_ids], np.int64)
+
+    def names(self, places: np.ndarray) -> np.ndarray:
+        """A number for each of these clients that depends on its id alone, (n,) uint32."""
+        return np.array([zlib.crc32(self.ids[place].encode()) for place in places], np.uint32)
+
+
+def _array(value: Any, client: Any, name: str) -> np.ndarray:
+    """The value as an array of a type that devices take: 64-bit numbers become 32-bit ones."""
+    array = np.asarray(value)
+    narrow = {"f": np.float32, "i": np.int32, "u": np.uint32}.get(array.dtype.kind)
+    if narrow is None and array.dtype.kind != "b":
+        raise ValueError(f"client {client!r}: {name!r} holds {array.dtype}; give numbers or booleans.")
+    return array.astype(narrow) if narrow and array.dtype.itemsize == 8 else array
+
+
+def _check(client: str, features: dict[str, np.ndarray], first_id: str, first: dict[str, np.ndarray]) -> None:
+    """Refuse a client that does not fit the first one, or whose data cannot be trained on."""
+    if features.keys() != first.keys():
+        raise ValueError(
+            f"client {client!r} has features {sorted(features)}, client {first_id!r} has {sorted(first)}; "
+            "every client needs the same."
+        )
+    if not features:
+        raise ValueError(f"client {client!r} has no features; give at least one array.")
+    lengths = {name: len(feature) if feature.ndim else None for name, feature in features.items()}
+    if len(set(lengths.values())) > 1 or None in lengths.values():
+        raise ValueError(f"client {client!r} has features of lengths {lengths}; they need one row per example.")
+    if 0 in lengths.values():
+        raise ValueError(f"client {client!r} has no examples; leave empty clients out.")
+    for name, feature in features.items():
+        if feature.shape[1:] != first[name].shape[1:] or feature.dtype != first[name].dtype:
+            raise ValueError(
+                f"client {client!r}: {name!r} has rows of {feature.dtype} {feature.shape[1:]}, client "
+                f"{first_id!r} of {first[name].dtype} {first[name].shape[1:]}; every client needs the same."
+            )
+        if feature.dtype.kind == "f" and not np.isfinite(feature).all():
+            row = int(np.argwhere(~np.isfinite(feature))[0, 0])
+            raise ValueError(
+                f"client {client!r}: {name!r} is not finite in example {row}; repair or drop that example."
+            )

@@ -1,0 +1,60 @@
+"""Client steps as optax transforms, and the server steps by name.
+
+A client step is an `optax.GradientTransformationExtraArgs` that is given the round's `learning_rate` and the
+`reference` x_t it started from with every gradient. A server step is any optax transformation: it is given the
+weighted mean of x_t - x_i as its gradient.
+"""
+
+from typing import Any
+
+import jax
+import optax
+
+
+def sgd() -> optax.GradientTransformationExtraArgs:
+    """Plain SGD, the client step of FedAvg (McMahan et al. 2016): x <- x - lr g.
+
+    >>> sgd().update(2.0, sgd().init(1.0), 1.0, learning_rate=0.5, reference=1.0)[0]
+    -1.0
+    """
+
+    def update(grads: Any, state: Any, params: Any = None, *, learning_rate: Any, **_: Any) -> tuple[Any, Any]:
+        return jax.tree.map(lambda g: -learning_rate * g, grads), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def momentum(decay: float = 0.9, nesterov: bool = False) -> optax.GradientTransformationExtraArgs:
+    """SGD with momentum inside a client's local work; the velocity starts at zero every round.
+
+    >>> momentum(decay=0.9).init(1.0)
+    (TraceState(trace=...), EmptyState())
+    """
+    return optax.chain(optax.trace(decay, nesterov), sgd())
+
+
+def fedprox(mu: float = 0.01) -> optax.GradientTransformationExtraArgs:
+    """SGD on the local loss plus mu/2 |x - x_t|^2 (FedProx, Li et al. 2018).
+
+    >>> fedprox(mu=0.5).update(2.0, fedprox().init(1.0), 3.0, learning_rate=1.0, reference=1.0)[0]
+    -3.0
+    """
+
+    def update(
+        grads: Any, state: Any, params: Any = None, *, learning_rate: Any, reference: Any, **_: Any
+    ) -> tuple[Any, Any]:
+        pulled = jax.tree.map(lambda g, x, r: g + mu * (x - r), grads, params, reference)
+        return jax.tree.map(lambda g: -learning_rate * g, pulled), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+CLIENT = {"sgd": sgd, "momentum": momentum, "fedprox": fedprox}
+
+# Server steps by the names of the literature: FedAvg, FedAvgM, FedAdam, FedYogi and FedAdagrad.
+SERVER = {
+    "sgd": optax.sgd,
+    "adam": optax.adam,
+    "yogi": optax.yogi,
+    "adagrad": optax.adagrad,
+}

@@ -1,0 +1,93 @@
+"""FedAvg and FATHOM in slow, obvious numpy: the specification that every fast path is compared with.
+
+A client's data is a pair (x, y); the model is `logits = x @ w + b` with softmax cross entropy. Everything is
+float64 but the hyperparameters, which are float32 as in the engine. Examples are taken in cyclic order.
+"""
+
+import numpy as np
+
+F = np.float32
+
+
+def grad(params, x, y):
+    """The gradient of the mean loss of a batch, as one flat vector."""
+    features, classes = x.shape[1], len(params) // (x.shape[1] + 1)
+    w, b = params[: features * classes].reshape(features, classes), params[features * classes :]
+    logits = x @ w + b
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    p /= len(y)
+    return np.concatenate([(x.T @ p).ravel(), p.sum(0)])
+
+
+def cosine(a, b):
+    norms = np.linalg.norm(a) * np.linalg.norm(b)
+    return a @ b / norms if norms > 0 else 0.0
+
+
+def batch_size(batch):
+    return max(int(np.floor(F(batch) + F(0.5))), 1)
+
+
+def steps(epochs, n, b, form):
+    work = float(F(epochs) * F(n))
+    return max(int(np.ceil(work / b)) if form == "reference" else int(work // b), 1)
+
+
+def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0.0):
+    """One client's local work: its update x_t - x_i, phi_i and K_i."""
+    n, b = len(y), batch_size(batch)
+    k_i = steps(epochs, n, b, form)
+    here, phi, velocity = params.copy(), np.inf, np.zeros_like(params)
+    for k in range(k_i):
+        rows = (k * b + np.arange(b)) % n
+        g = grad(here, x[rows], y[rows])
+        before = params - here
+        velocity = momentum * velocity + g + mu * (here - params)
+        here = here - lr * velocity
+        phi = min(phi, cosine(g, params - here if form == "reference" else before))
+    return params - here, phi, k_i
+
+
+def sgd(params, update, state):
+    """FedAvg's server step."""
+    return params - update, state
+
+
+def run(
+    params, clients, cohorts, lr, epochs, batch, *, tune=True, form="reference", server=sgd, rates=(0.01, 0.01, 0.1),
+    alpha=0.5, high=(np.inf, np.inf, np.inf), low=(0.0, 0.0, 0.0), **local,
+):  # fmt: skip
+    """FATHOM (or FedAvg, with tune=False) over the given cohorts; one dict per round."""
+    params = np.asarray(params, np.float64)
+    smoothed, state, out = np.zeros_like(params), None, []
+    lr, epochs, batch = F(lr), F(epochs), F(batch)
+    for cohort in cohorts:
+        results = [client(params, *clients[i], lr, epochs, batch, form, **local) for i in cohort]
+        nu = np.array([len(clients[i][1]) for i in cohort], float)
+        update = sum(n * delta for n, (delta, _, _) in zip(nu, results, strict=True)) / nu.sum()
+        c_loc = sum(n * phi for n, (_, phi, _) in zip(nu, results, strict=True)) / nu.sum()
+        c_glob = cosine(update, smoothed)
+        used = (lr, epochs, batch)
+        if tune:
+            minus_g = c_loc if form == "reference" else lr * c_loc
+            lr = lr * np.exp(rates[0] * c_glob)
+            epochs = epochs * np.exp(rates[1] * (c_glob + minus_g))
+            batch = batch * np.exp(-rates[2] * minus_g)
+            lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))
+        params, state = server(params, update, state)
+        smoothed = alpha * smoothed + (1 - alpha) * update
+        out.append(
+            {
+                "used": used,
+                "next": (lr, epochs, batch),
+                "steps": [k for _, _, k in results],
+                "phi": [phi for _, phi, _ in results],
+                "agreement": c_glob,
+                "alignment": c_loc,
+                "update": update,
+                "params": params,
+            }
+        )
+    return out

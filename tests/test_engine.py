@@ -1,0 +1,285 @@
+"""The engine against the reference, and what must not change a run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import START, algorithm, clients, federation, flat, logistic, one_round, records, whole
+from reference import client, run
+
+import fathom
+from fathom import HParams
+from fathom.core.plan import Slots
+
+ROWS = 400
+
+
+def compare(got, want, data, tolerance=5e-5):
+    for record, expected in zip(got, want, strict=True):
+        assert record.clients.steps.tolist() == expected["steps"]
+        np.testing.assert_allclose(record.clients.alignment, expected["phi"], atol=tolerance)
+        np.testing.assert_allclose(record.agreement, expected["agreement"], atol=2e-4)
+        np.testing.assert_allclose(record.alignment, expected["alignment"], atol=tolerance)
+        for value, reference in zip(record.next_hparams, expected["next"], strict=True):
+            np.testing.assert_allclose(value, reference, rtol=tolerance)
+        pooled = [np.concatenate([client[i] for client in data]) for i in (0, 1)]
+        logits = pooled[0] @ expected["params"][:15].reshape(5, 3) + expected["params"][15:]
+        loss = optax.softmax_cross_entropy_with_integer_labels(jnp.asarray(logits), jnp.asarray(pooled[1])).mean()
+        np.testing.assert_allclose(record.metrics["loss"], loss, atol=tolerance)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**16),
+    sizes=st.lists(st.integers(1, 100), min_size=4, max_size=4),
+    form=st.sampled_from(["reference", "printed"]),
+    lr=st.floats(0.01, 0.5),
+    epochs=st.floats(0.05, 3.0),
+    batch=st.floats(1, 130),
+    tune=st.booleans(),
+    partial=st.booleans(),
+)
+def test_the_engine_computes_what_the_reference_computes(seed, sizes, form, lr, epochs, batch, tune, partial):
+    data = clients(seed, sizes)
+    cohorts = [[0, 1, 2, 3]] * 3 if not partial else [[2, 0], [3], [1, 2, 3, 0]]
+    tuner = fathom.tuners.fathom(form=form) if tune else fathom.tuners.fixed()._replace(form=form)
+    want = run(START, data, cohorts, lr, epochs, batch, tune=tune, form=form)
+    fed = federation(data, ROWS)
+    test = {name: feature[: fed.offsets[-1]] for name, feature in fed.examples.items()}
+    got = records(algorithm(tuner, lr, epochs, batch), fed, 3, cohorts, order="cyclic", test=test)
+    compare(got, want, data)
+
+
+@pytest.mark.parametrize("name", ["momentum", "fedprox"])
+def test_client_optimizers_compute_what_the_reference_computes(name):
+    data = clients(0, [9, 30, 14, 55])
+    local = {"momentum": {"momentum": 0.7}, "fedprox": {"mu": 0.3}}[name]
+    make = {"momentum": fathom.optimizers.momentum(0.7), "fedprox": fathom.optimizers.fedprox(0.3)}[name]
+    fed = federation(data)
+    got = records(algorithm(client_opt=make), fed, 5, [range(4)] * 5, order="cyclic", test=fed.examples)
+    compare(got, run(START, data, [range(4)] * 5, 0.1, 1.0, 8.0, **local), data)
+
+
+SERVERS = {
+    "sgd": optax.sgd(1.0),
+    "momentum": optax.sgd(0.5, momentum=0.9),
+    "adam": optax.adam(0.05),
+    "yogi": optax.yogi(0.05),
+    "adagrad": optax.adagrad(0.05),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("tune", [True, False], ids=["fathom", "fedavg"])
+def test_every_server_optimizer_takes_the_mean_update_as_its_gradient(name, tune):
+    data = clients(1, [20, 31, 8])
+
+    def server(params, update, state):
+        state = SERVERS[name].init(jnp.asarray(params, jnp.float32)) if state is None else state
+        steps, state = SERVERS[name].update(jnp.asarray(update, jnp.float32), state)
+        return params + np.asarray(steps, np.float64), state
+
+    tuner = fathom.tuners.fathom() if tune else fathom.tuners.fixed()
+    fed = federation(data)
+    algo = algorithm(tuner, server_opt=SERVERS[name])
+    got = records(algo, fed, 5, [range(3)] * 5, order="cyclic", test=fed.examples)
+    compare(got, run(START, data, [range(3)] * 5, 0.1, 1.0, 8.0, tune=tune, server=server), data, 2e-4)
+
+
+def test_batches_beyond_a_client_use_all_its_examples_once_when_shuffled():
+    data = clients(2, [5, 9])
+    algo = algorithm(fathom.tuners.fixed(), epochs=7.0, batch=20.0)
+    (record,) = records(algo, federation(data), 1, [[0, 1]])
+    assert record.clients.steps.tolist() == [2, 4]  # ceil(7 * 5 / 20), ceil(7 * 9 / 20)
+    assert record.clients.grads.tolist() == [10, 36]
+    for place, (x, y) in enumerate(data):
+        want, _, _ = client(START.astype(float), x, y, 0.1, float(record.clients.steps[place]), len(y))
+        np.testing.assert_allclose(record.clients.drift[place], want @ want, rtol=1e-4)
+
+
+def counting_task(rows):
+    """A linear loss whose gradient is the list of examples that were used."""
+    return fathom.Task(
+        lambda key: jnp.zeros(rows), lambda params, batch, key: params[batch["x"]], lambda params, batch: {}
+    )
+
+
+def counts(sizes, epochs, batch, rounds=1, **options):
+    rows = sum(sizes)
+    data = np.split(np.arange(rows), np.cumsum(sizes)[:-1])
+    fed = fathom.Federation.from_arrays({i: {"x": x} for i, x in enumerate(data)})
+    algo = algorithm(fathom.tuners.fixed(), 1.0, epochs, batch, task=counting_task(rows), server_opt=optax.sgd(0.0))
+    state = algo.init(jax.random.key(3), len(sizes))
+    for _ in range(rounds):
+        state, info = one_round(algo, state, whole(fed), **options)
+    return np.split(np.asarray(info.update) * rows / np.repeat(sizes, sizes), np.cumsum(sizes)[:-1]), info
+
+
+def test_a_pass_meets_every_example_once_and_batches_run_over_into_the_next_pass():
+    # lr 1 and a batch of b add 1 / b per use; the update is averaged with weight n_i / N, undone in `counts`.
+    for sizes, epochs, batch in [([12, 30], 2.0, 3.0), ([7, 5], 3.0, 1.0), ([10, 10], 1.5, 5.0)]:
+        used, info = counts(sizes, epochs, batch)
+        for seen, steps in zip(used, info.clients.steps, strict=True):
+            np.testing.assert_allclose(seen.sum(), int(steps), rtol=1e-5)
+            times = np.round(seen * batch)
+            np.testing.assert_allclose(seen * batch, times, atol=1e-3)
+            assert times.max() - times.min() <= 1
+            assert times.sum() == int(steps) * batch
+
+
+def test_a_batch_over_the_end_of_a_pass_may_meet_an_example_twice_but_passes_stay_whole():
+    used, info = counts([5], 5.0, 3.0)  # 9 steps of 3 over passes of 5: 27 = 5 * 5 + 2
+    times = np.round(used[0] * 3)
+    assert int(info.clients.steps[0]) == 9
+    assert sorted(times.tolist()) == [5, 5, 5, 6, 6]
+
+
+def test_shuffles_differ_between_rounds_and_clients():
+    orders = [np.round(np.concatenate(counts([40, 40], 0.25, 1.0, rounds)[0])) for rounds in (1, 2)]
+    assert not np.array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0][:40], orders[0][40:])
+
+
+def assert_same_run(a, b, tolerance=2e-5):
+    for left, right in zip(a, b, strict=True):
+        assert left.clients.steps.tolist() == right.clients.steps.tolist()
+        for x, y in zip(jax.tree.leaves(left._replace(seconds=0)), jax.tree.leaves(right._replace(seconds=0)),
+                        strict=True):  # fmt: skip
+            np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("options", [{"lanes": 2}, {"lanes": 3}, {"lanes": 7}, {"devices": 2}, {"devices": 2, "lanes": 2}],
+                         ids=str)  # fmt: skip
+def test_lanes_and_devices_do_not_change_a_run(options):
+    fed = federation(clients(4, [3, 50, 17, 28, 9, 41, 12]))
+    algo = algorithm(task=logistic(dropout=0.3))
+    options = {**options, "devices": jax.devices()[: options.get("devices", 1)]}
+    alone = records(algo, fed, 4, 5, devices=jax.devices()[:1], lanes=1, test=fed.examples)
+    assert_same_run(alone, records(algo, fed, 4, 5, test=fed.examples, **options))
+
+
+def test_trials_together_are_the_trials_alone():
+    fed = federation(clients(5, [3, 50, 17, 28, 9, 41, 12]))
+    algo = algorithm(task=logistic(dropout=0.3), batch=30.0)
+    keys = jax.random.split(jax.random.key(1), 3)
+    both = list(fathom.train(algo, fed, key=keys, rounds=4, cohort=3, test=fed.examples, lanes=2))
+    for trial, key in enumerate(keys):
+        alone = list(fathom.train(algo, fed, key=key, rounds=4, cohort=3, test=fed.examples))
+        assert_same_run([r._replace(trial=0) for r in both if r.trial == trial], alone)
+
+
+@settings(deadline=None, max_examples=10)
+@given(order=st.permutations(range(5)), width=st.sampled_from([1, 3, 8, 16]), lanes=st.integers(1, 6))
+def test_the_order_of_clients_and_the_cut_of_batches_do_not_change_a_round(order, width, lanes):
+    fed = federation(clients(6, [3, 20, 17, 8, 11]))
+    algo = algorithm(task=logistic(dropout=0.3))
+    state = algo.init(jax.random.key(0), 5)
+    (one, first), (two, second) = (
+        one_round(algo, state, whole(fed), slots=Slots(64, False)),
+        one_round(algo, state, whole(fed, order), slots=Slots(width, True), lanes=lanes),
+    )
+    np.testing.assert_allclose(flat(one.params), flat(two.params), atol=1e-6)
+    np.testing.assert_allclose(first.clients.alignment[np.array(order)], second.clients.alignment, atol=1e-5)
+
+
+def test_absent_clients_do_not_change_the_mean():
+    fed = federation(clients(7, [13, 20, 17]))
+    algo = algorithm()
+    there = whole(fed)
+    absent = there._replace(**{f: jnp.concatenate([getattr(there, f), jnp.zeros(2, getattr(there, f).dtype)])
+                               for f in ("start", "size", "client")})  # fmt: skip
+    a, _ = one_round(algo, algo.init(jax.random.key(0), 3), there)
+    b, info = one_round(algo, algo.init(jax.random.key(0), 5), absent)
+    np.testing.assert_allclose(flat(a.params), flat(b.params), atol=1e-6)
+    assert info.clients.steps.tolist()[3:] == [0, 0]
+
+
+@pytest.mark.parametrize("server", [optax.sgd(1.0, momentum=0.9), optax.adam(0.1)], ids=["momentum", "adam"])
+def test_a_round_nobody_answered_leaves_the_model_as_it_was(server):
+    fed = federation(clients(8, [13, 20]))
+    algo = algorithm(server_opt=server)
+    state, _ = one_round(algo, algo.init(jax.random.key(0), 2), whole(fed))
+    after, info = one_round(algo, state, whole(fed)._replace(size=jnp.zeros(2, jnp.int32)))
+    np.testing.assert_array_equal(flat(state.params), flat(after.params))
+    assert float(info.alignment) == float(info.agreement) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after._replace(key=0)))
+
+
+def test_moving_hyperparameters_compile_one_program_per_slot_width():
+    traced = []
+
+    def loss(params, batch, key):
+        traced.append(batch["x"].shape)
+        return logistic().loss(params, batch, key)
+
+    fed = federation(clients(9, [150, 200, 90]))
+    wild = fathom.Tuner(
+        lambda key, hparams, params: (hparams, jnp.asarray(0)),
+        lambda key, stats, n: (
+            HParams(stats.hparams.lr * 0.9, stats.hparams.epochs * 1.03, stats.hparams.batch * 0.93),
+            n + 1,
+        ),
+    )
+    algo = algorithm(wild, batch=256.0, task=logistic()._replace(loss=loss))
+    got = records(algo, fed, 60, 2)
+    assert got[-1].hparams.batch[0] < 4
+    assert len({int(np.floor(r.hparams.batch[0] + 0.5)) for r in got}) > 25
+    once = len(traced)
+    assert once <= 6 * 2  # a program per width, and jax may look at a function twice while it traces one
+    records(algo, fed, 60, 2)
+    assert len(traced) == once
+
+
+def test_records_count_what_was_sent_and_computed():
+    fed = federation(clients(10, [13, 20, 17]))
+    model = 4 * 18
+    for tuner, up, down in [(fathom.tuners.fathom(), 4, 12), (fathom.tuners.fixed(), 0, 0)]:
+        first, second = records(algorithm(tuner), fed, 2, 2)
+        assert (first.bytes_up, first.bytes_down) == (2 * (model + up), 2 * (model + down))
+        assert second.bytes_up == 2 * first.bytes_up
+        assert second.gradients == first.clients.grads.sum() + second.clients.grads.sum()
+        assert first.metrics is None
+
+
+def test_a_fedavg_run_shows_what_fathom_would_have_seen():
+    fed = federation(clients(11, [13, 20, 17]))
+    plain, tuned = (records(algorithm(t), fed, 1, 3)[0] for t in (fathom.tuners.fixed(), fathom.tuners.fathom()))
+    assert plain.alignment == tuned.alignment
+    assert plain.next_hparams.lr[0] == plain.hparams.lr[0]
+    later = records(algorithm(fathom.tuners.fixed()), fed, 3, 3)[-1]
+    assert later.agreement > 0.5
+
+
+def test_cohorts_are_sampled_without_replacement_and_anew_each_round():
+    fed = federation(clients(12, list(range(1, 31))))
+    sizes = [r.clients.examples.tolist() for r in records(algorithm(), fed, 5, 10)]
+    assert all(len(set(s)) == 10 for s in sizes)
+    assert len({tuple(s) for s in sizes}) == 5
+
+
+def test_metrics_come_every_so_often_and_after_the_last_round():
+    fed = federation(clients(13, [13, 20, 17]))
+    got = records(algorithm(), fed, 7, 2, test=fed.examples, every=3)
+    assert [r.round for r in got if r.metrics] == [3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cohort": 4}, "cohort=4 cannot be drawn from a federation of 3 clients; lower"),
+        ({"cohort": 0}, "cohort=0"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"every": 0}, "every=0"),
+        ({"order": "random"}, "order='random'"),
+        ({"cohort": [[0, 1]]}, "lists the clients of 1 rounds"),
+        ({"cohort": [[0, 7]], "rounds": 1}, "client 7 is not in the federation"),
+        ({"cohort": [[0, 0]], "rounds": 1}, "names a client twice"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(options, message):
+    fed = federation(clients(14, [3, 4, 5]))
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        fathom.train(algorithm(), fed, key=jax.random.key(0), **{"rounds": 2, "cohort": 2, **options})
