@@ -48,7 +48,9 @@ def federation(data, rows=None):
     """The same as a Federation; filled up to `rows`, so that many federations share one compiled round."""
     made = fathom.Federation.from_arrays({i: {"x": x, "y": y} for i, (x, y) in enumerate(data)})
     extra = 0 if rows is None else rows - int(made.offsets[-1])
-    padded = {k: np.concatenate([v, np.zeros((extra, *v.shape[1:]), v.dtype)]) for k, v in made.examples.items()}
+    padded = {
+        k: np.concatenate([v, np.zeros((extra, *v.shape[1:]), v.dtype)]) for k, v in made.examples.items()
+    }
     return fathom.Federation(made.ids, made.offsets, padded)
 
 
@@ -58,7 +60,10 @@ def flat(params):
 
 def algorithm(tuner=None, lr=0.1, epochs=1.0, batch=8.0, task=None, **options):
     return fathom.federated(
-        task or logistic(), tuner=tuner or fathom.tuners.fathom(), hparams=HParams(lr, epochs, batch), **options
+        task or logistic(),
+        tuner=tuner or fathom.tuners.fathom(),
+        hparams=HParams(lr, epochs, batch),
+        **options,
     )
 
 

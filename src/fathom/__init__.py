@@ -1,6 +1,6 @@
 """Federated learning that tunes itself while it trains."""
 
-from fathom import optimizers, tuners
+from fathom import optimizers, tasks, tuners
 from fathom.core.engine import Record, train
 from fathom.core.round import federated
 from fathom.core.types import Algorithm, ClientStats, Cohort, HParams, RoundStats, ServerState, Task, Tuner

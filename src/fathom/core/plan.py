@@ -39,7 +39,10 @@ def plan(size: Array, hparams: HParams, form: Form, order: Order) -> Plan:
     steps = jnp.floor(work).astype(jnp.int32) // asked
     if form == "reference":
         steps += work > (steps * asked).astype(jnp.float32)
-    return Plan(jnp.where(size > 0, jnp.maximum(steps, 1), 0), asked if order == "cyclic" else jnp.minimum(asked, size))
+    return Plan(
+        jnp.where(size > 0, jnp.maximum(steps, 1), 0),
+        asked if order == "cyclic" else jnp.minimum(asked, size),
+    )
 
 
 def shuffle(key: Key, size: Array, capacity: int) -> Array:

@@ -62,7 +62,9 @@ class Tuner(NamedTuple):
 
     init: Callable[[Key, HParams, Params], tuple[HParams, State]]
     update: Callable[[Key, RoundStats, State], tuple[HParams, State]]
-    form: Form = "reference"  # how the paper is read where it contradicts itself: rounding of K_i, path of phi_i
+    form: Form = (
+        "reference"  # how the paper is read where it contradicts itself: rounding of K_i, path of phi_i
+    )
     smoothing: float = 0.5  # alpha: memory of the past update that a record's agreement is measured against
     scalars_up: int = 1  # numbers each client sends for the tuner, beside its update
     scalars_down: int = 3  # numbers each client is sent for the tuner, beside the model

@@ -1,5 +1,5 @@
 """Federations: the data that clients keep."""
 
-from fathom.data.federation import Federation
+from fathom.data.federation import Federation, split
 
-__all__ = ["Federation"]
+__all__ = ["Federation", "split"]

@@ -92,7 +92,9 @@ def _check(client: str, features: dict[str, np.ndarray], first_id: str, first: d
         raise ValueError(f"client {client!r} has no features; give at least one array.")
     lengths = {name: len(feature) if feature.ndim else None for name, feature in features.items()}
     if len(set(lengths.values())) > 1 or None in lengths.values():
-        raise ValueError(f"client {client!r} has features of lengths {lengths}; they need one row per example.")
+        raise ValueError(
+            f"client {client!r} has features of lengths {lengths}; they need one row per example."
+        )
     if 0 in lengths.values():
         raise ValueError(f"client {client!r} has no examples; leave empty clients out.")
     for name, feature in features.items():
@@ -106,3 +108,13 @@ def _check(client: str, features: dict[str, np.ndarray], first_id: str, first: d
             raise ValueError(
                 f"client {client!r}: {name!r} is not finite in example {row}; repair or drop that example."
             )
+
+
+def split(federation: Federation, share: float = 0.1) -> tuple[Federation, dict[str, np.ndarray]]:
+    """Set the last `share` of every client's examples aside as one test set; a client keeps at least one."""
+    kept = np.maximum(np.ceil(federation.sizes * (1 - share) - 1e-9), 1).astype(np.int64)
+    place = np.arange(federation.offsets[-1]) - np.repeat(federation.offsets[:-1], federation.sizes)
+    training = place < np.repeat(kept, federation.sizes)
+    train = {name: feature[training] for name, feature in federation.examples.items()}
+    test = {name: feature[~training] for name, feature in federation.examples.items()}
+    return Federation(federation.ids, np.concatenate([[0], np.cumsum(kept)]), train), test

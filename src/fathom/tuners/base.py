@@ -5,10 +5,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tuner
 
 Schedule = Callable[[Any], Any]  # from the number of rounds done to a value, as optax makes them
+
+# What `schedule` can be given by name in a spec.
+SCHEDULES = {
+    "constant": optax.constant_schedule,
+    "cosine_decay": optax.cosine_decay_schedule,
+    "exponential_decay": optax.exponential_decay,
+    "linear": optax.linear_schedule,
+    "polynomial": optax.polynomial_schedule,
+    "warmup_cosine_decay": optax.warmup_cosine_decay_schedule,
+}
 
 # The paper's runs kept E and B below these; lr below 0.5 on EMNIST and 1.0 on Stack Overflow.
 LOW = HParams(lr=0.0, epochs=0.0, batch=1.0)

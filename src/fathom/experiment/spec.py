@@ -1,0 +1,276 @@
+"""What is to be run: a TOML file or command-line options, checked and filled in with defaults.
+
+A part that is chosen by name (task, tuner, client_opt, server_opt) is a table whose other keys are the arguments
+of the function of that name: the signature is the schema.
+"""
+
+import difflib
+import inspect
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import tomli_w
+
+from fathom import optimizers, tasks, tuners
+from fathom.core.round import federated
+from fathom.core.types import Algorithm, Batch, HParams
+from fathom.data import Federation
+from fathom.tuners.base import LOW, Schedule
+
+Table = dict[str, Any]
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run: what was wrong, the value, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A run, fully resolved: running it again gives the same run."""
+
+    rounds: int
+    cohort: int
+    trials: int
+    seed: int  # of the first trial; the others follow, seed + 1, seed + 2, ...
+    every: int
+    target: float
+    task: Table
+    hparams: Table  # of the first round
+    tuner: Table
+    clamp: Table | None  # the box a tuner is kept in; None for those that only follow what they are given
+    client_opt: Table
+    server_opt: Table
+
+    def toml(self) -> str:
+        """The spec as a TOML file."""
+        return tomli_w.dumps({key: value for key, value in asdict(self).items() if value is not None})
+
+
+def read(path: Path) -> Table:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise SpecError(
+            f"{path}: there is no such file; give a task's name or a spec that exists."
+        ) from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read as TOML: {error}.") from error
+
+
+def resolve(raw: Mapping[str, Any]) -> Spec:
+    """Check what was asked for and fill in what was not."""
+    known = list(Spec.__dataclass_fields__)
+    for key in raw:
+        if key not in known:
+            raise SpecError(f"a spec has no key {key!r}; it takes {_names(known)}.{_near(key, known)}")
+    task = _named(raw, "task", {name: entry.load for name, entry in tasks.TASKS.items()}, "glyphs")
+    defaults = tasks.TASKS[task["name"]].defaults
+    tuner = _named(raw, "tuner", tuners.TUNERS, "fathom")
+    spec = Spec(
+        rounds=_whole(raw, "rounds", defaults.rounds, least=1),
+        cohort=_whole(raw, "cohort", defaults.cohort, least=1),
+        trials=_whole(raw, "trials", 1, least=1),
+        seed=_whole(raw, "seed", 0, least=0),
+        every=_whole(raw, "every", defaults.every, least=1),
+        target=_target(raw.get("target", defaults.target)),
+        task=task,
+        hparams=_hparams(raw, "hparams", defaults.hparams),
+        tuner=tuner,
+        clamp=_clamp(raw, tuner["name"], defaults.high),
+        client_opt=_named(raw, "client_opt", optimizers.CLIENT, "sgd"),
+        server_opt=_named(raw, "server_opt", optimizers.SERVER, "fedavg"),
+    )
+    _check_start(spec)
+    return spec
+
+
+def build(spec: Spec) -> tuple[Algorithm, Federation, Batch]:
+    """The algorithm, the clients' data and the test set that a spec speaks of."""
+    loaders = {name: entry.load for name, entry in tasks.TASKS.items()}
+    task, federation, test = _make("task", loaders, spec.task)
+    if spec.cohort > len(federation):
+        raise SpecError(
+            f"cohort={spec.cohort} exceeds the {len(federation)} clients of {spec.task['name']!r}; lower `cohort`."
+        )
+    options = {
+        key: _schedule(value) if isinstance(value, dict) else value for key, value in spec.tuner.items()
+    }
+    tuner = _make("tuner", tuners.TUNERS, options)
+    if spec.clamp:
+        tuner = tuners.clamp(tuner, HParams(**spec.clamp["low"]), HParams(**spec.clamp["high"]))
+    algorithm = federated(
+        task,
+        tuner=tuner,
+        hparams=HParams(**spec.hparams),
+        client_opt=_make("client_opt", optimizers.CLIENT, spec.client_opt),
+        server_opt=_make("server_opt", optimizers.SERVER, spec.server_opt),
+    )
+    return algorithm, federation, test
+
+
+def set_option(raw: Table, assignment: str) -> None:
+    """Put `key=value` into a spec's tables; dots lead into them, and the value is read as TOML or else as text."""
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--set {assignment!r} is not of the form key=value, such as tuner.form=printed.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *parents, last = key.strip().split(".")
+    table = raw
+    for parent in parents:
+        if isinstance(table.get(parent), str):
+            table[parent] = {"name": table[parent]}
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise SpecError(f"--set {assignment!r}: {parent!r} is a value and has no key {last!r}.")
+    table[last] = value
+
+
+def _named(raw: Mapping[str, Any], part: str, choices: Mapping[str, Callable], default: str) -> Table:
+    """A part chosen by name, with every argument of its function filled in and checked."""
+    table = raw.get(part, default)
+    table = {"name": table} if isinstance(table, str) else table
+    if not isinstance(table, dict):
+        raise SpecError(f"{part}={table!r} is neither a name nor a table; give one of {_names(choices)}.")
+    name = table.get("name", default)
+    if name not in choices:
+        raise SpecError(f"there is no {part} {name!r}; choose from {_names(choices)}.{_near(name, choices)}")
+    given = {key: value for key, value in table.items() if key != "name"}
+    return {"name": name, **_arguments(f"[{part}] {name}", choices[name], given)}
+
+
+def _arguments(where: str, function: Callable, given: Mapping[str, Any]) -> Table:
+    """The arguments of a function: those given, checked, and the defaults of the others."""
+    parameters = inspect.signature(function).parameters
+    for key, value in given.items():
+        if key not in parameters:
+            takes = f"it takes {_names(parameters)}" if parameters else "it takes none"
+            raise SpecError(f"{where} has no option {key!r}; {takes}.{_near(key, parameters)}")
+        _check_type(f"{where}: {key}", value, parameters[key])
+    missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
+    if missing:
+        raise SpecError(f"{where} needs {_names(missing)}.")
+    filled = {name: given.get(name, parameter.default) for name, parameter in parameters.items()}
+    return {name: value for name, value in filled.items() if value is not None}
+
+
+def _check_type(where: str, value: Any, parameter: inspect.Parameter) -> None:
+    kind, default = parameter.annotation, parameter.default
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise SpecError(f"{where}={value!r} is not known; choose from {_names(get_args(kind))}.")
+    elif kind is bool or isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise SpecError(f"{where}={value!r} must be true or false.")
+    elif kind is int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise SpecError(f"{where}={value!r} must be a whole number.")
+    elif kind is float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise SpecError(f"{where}={value!r} must be a finite number.")
+    elif kind == Schedule | None:
+        if not isinstance(value, dict):
+            raise SpecError(
+                f"{where}={value!r} must be a table with the name of a schedule and its arguments."
+            )
+        _schedule(value)
+
+
+def _schedule(table: Mapping[str, Any]) -> Callable:
+    """An optax schedule from its name and arguments."""
+    choices = tuners.SCHEDULES
+    name = table.get("name")
+    if name not in choices:
+        raise SpecError(
+            f"there is no schedule {name!r}; choose from {_names(choices)}.{_near(name, choices)}"
+        )
+    given = {key: value for key, value in table.items() if key != "name"}
+    return _make("schedule", choices, {"name": name, **_arguments(f"schedule {name}", choices[name], given)})
+
+
+def _whole(raw: Mapping[str, Any], key: str, default: int, least: int) -> int:
+    value = raw.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecError(f"{key}={value!r} must be a whole number of at least {least}.")
+    return value
+
+
+def _target(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+        raise SpecError(f"target={value!r} must be a fraction between 0 and 1, such as 0.65 for 65 %.")
+    return float(value)
+
+
+def _hparams(raw: Mapping[str, Any], part: str, defaults: HParams, zero: bool = False) -> Table:
+    """A table of lr, epochs and batch; `zero` allows values that bound but could not be used."""
+    given = raw.get(part, {})
+    if not isinstance(given, dict):
+        raise SpecError(f"{part}={given!r} must be a table of {_names(HParams._fields)}.")
+    for key in given:
+        if key not in HParams._fields:
+            near = _near(key, HParams._fields)
+            raise SpecError(f"[{part}] has no {key!r}; it takes {_names(HParams._fields)}.{near}")
+    table = {**defaults._asdict(), **given}
+    for key, value in table.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise SpecError(f"[{part}] {key}={value!r} must be a finite number.")
+        least, fits = (1, value >= 1) if key == "batch" else (0, value >= 0 if zero else value > 0)
+        if not fits:
+            bound = f"at least {least}" if key == "batch" or zero else "greater than 0"
+            raise SpecError(f"[{part}] {key}={value!r} must be {bound}.")
+        table[key] = float(value)
+    return table
+
+
+def _clamp(raw: Mapping[str, Any], tuner: str, high: HParams) -> Table | None:
+    """The box for a tuner; no box, unless one is asked for, around those that only follow what they are given."""
+    given = raw.get("clamp", {})
+    if not isinstance(given, dict):
+        raise SpecError(f"clamp={given!r} must be a table with tables `low` and `high`.")
+    for key in given:
+        if key not in ("low", "high"):
+            raise SpecError(f"[clamp] has no {key!r}; it takes low, high.{_near(key, ('low', 'high'))}")
+    if tuner in tuners.OPEN_LOOP and not given:
+        return None
+    bounds = {"low": _hparams(given, "low", LOW, zero=True), "high": _hparams(given, "high", high)}
+    for key in HParams._fields:
+        if bounds["low"][key] > bounds["high"][key]:
+            raise SpecError(
+                f"[clamp] low.{key}={bounds['low'][key]:g} is above high.{key}={bounds['high'][key]:g}; swap them."
+            )
+    return bounds
+
+
+def _check_start(spec: Spec) -> None:
+    """A run must not start outside of the box its tuner is kept in."""
+    for key, value in spec.hparams.items():
+        if spec.clamp and not spec.clamp["low"][key] <= value <= spec.clamp["high"][key]:
+            side = "low" if value < spec.clamp["low"][key] else "high"
+            raise SpecError(
+                f"[hparams] {key}={value:g} lies outside of the tuner's box, {spec.clamp['low'][key]:g} to "
+                f"{spec.clamp['high'][key]:g}; choose another start or move the box: --set clamp.{side}.{key}={value:g}."
+            )
+
+
+def _make(part: str, choices: Mapping[str, Callable], table: Mapping[str, Any]) -> Any:
+    """What the function named in a table makes of the table's other keys."""
+    try:
+        return choices[table["name"]](**{key: value for key, value in table.items() if key != "name"})
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"[{part}] {table['name']}: {error}") from error
+
+
+def _names(choices: Iterable[Any]) -> str:
+    return ", ".join(str(choice) for choice in choices)
+
+
+def _near(key: Any, choices: Iterable[Any]) -> str:
+    near = difflib.get_close_matches(str(key), [str(choice) for choice in choices], 1)
+    return f" Did you mean {near[0]!r}?" if near else ""

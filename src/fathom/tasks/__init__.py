@@ -1,0 +1,60 @@
+"""What is learned, by name: a federation, a model and a metric, with settings that suit them."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fathom.core.types import Batch, HParams, Task
+from fathom.data import Federation
+from fathom.tasks import glyphs, synthetic
+
+
+class Defaults(NamedTuple):
+    """How a task is run unless told otherwise."""
+
+    hparams: HParams  # of the first round
+    high: HParams  # what a tuner may go up to
+    cohort: int
+    rounds: int
+    every: int
+    target: float  # test accuracy that "rounds to target" is about
+
+
+class Entry(NamedTuple):
+    """A task that can be asked for by name."""
+
+    load: Callable[..., tuple[Task, Federation, Batch]]
+    defaults: Defaults
+    summary: str
+
+
+TASKS = {
+    "glyphs": Entry(
+        glyphs.load,
+        Defaults(
+            HParams(0.1, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=120, every=5, target=0.65
+        ),
+        "62 handwritten characters, 300 synthetic writers, a small CNN; drawn on your machine, no download",
+    ),
+    "synthetic": Entry(
+        synthetic.load,
+        Defaults(
+            HParams(0.01, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=200, every=5, target=0.7
+        ),
+        "Synthetic(alpha, beta) of LEAF: logistic regression, milliseconds a round",
+    ),
+}
+
+
+def load(name: str, **options: Any) -> tuple[Task, Federation, Batch]:
+    """A task by name: the Task, its Federation, and a test set.
+
+    >>> task, federation, test = load("synthetic", clients=3)
+    >>> len(federation)
+    3
+    """
+    if name not in TASKS:
+        near = difflib.get_close_matches(name, TASKS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"there is no task {name!r}; choose from {', '.join(TASKS)}.{hint}")
+    return TASKS[name].load(**options)

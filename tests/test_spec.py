@@ -1,0 +1,128 @@
+import dataclasses
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fathom.experiment import spec as specs
+from fathom.experiment.spec import SpecError, resolve
+
+
+def test_an_empty_spec_is_the_default_run():
+    spec = resolve({})
+    assert (spec.task["name"], spec.tuner["name"]) == ("glyphs", "fathom")
+    assert spec.clamp["high"] == {"lr": 0.5, "epochs": 10.0, "batch": 5096.0}
+
+
+@settings(deadline=None)
+@given(
+    task=st.sampled_from(["glyphs", "synthetic"]),
+    tuner=st.sampled_from(["fathom", "fixed", {"name": "fathom", "form": "printed", "smoothing": 0.9}]),
+    lr=st.floats(1e-6, 0.5),
+    epochs=st.floats(0.01, 10),
+    batch=st.floats(1, 5000),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_a_resolved_spec_is_a_fixed_point(task, tuner, lr, epochs, batch, seed):
+    hparams = {"lr": lr, "epochs": epochs, "batch": batch}
+    spec = resolve({"task": task, "tuner": tuner, "hparams": hparams, "seed": seed})
+    assert resolve(tomllib.loads(spec.toml())) == spec
+
+
+def test_a_schedule_is_spelled_by_name():
+    decay = {"name": "exponential_decay", "init_value": 0.1, "transition_steps": 1, "decay_rate": 0.998}
+    spec = resolve({"task": "synthetic", "tuner": {"name": "schedule", "lr": decay}})
+    assert resolve(tomllib.loads(spec.toml())) == spec
+    algorithm, _, _ = specs.build(spec)
+    assert algorithm.tuner.scalars_up == 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"task": "glyph"}, "there is no task 'glyph'; choose from glyphs, synthetic. Did you mean 'glyphs'?"),
+        ({"tuner": "fahtom"}, "there is no tuner 'fahtom'; choose from fathom, fixed, schedule. Did you mean 'fathom'?"),
+        ({"tuner": {"name": "fathom", "lr_rat": 1.0}}, "[tuner] fathom has no option 'lr_rat'; it takes form, lr_rate"),
+        ({"tuner": {"name": "fixed", "lr_rate": 1.0}}, "[tuner] fixed has no option 'lr_rate'; it takes none."),
+        ({"tuner": {"form": "prined"}}, "[tuner] fathom: form='prined' is not known; choose from reference, printed."),
+        ({"tuner": {"lr_rate": "fast"}}, "[tuner] fathom: lr_rate='fast' must be a finite number."),
+        ({"tuner": 3}, "tuner=3 is neither a name nor a table"),
+        ({"task": {"name": "glyphs", "writers": 1.5}}, "[task] glyphs: writers=1.5 must be a whole number."),
+        ({"task": {"heterogenity": 1.0}}, "Did you mean 'heterogeneity'?"),
+        ({"round": 5}, "a spec has no key 'round'; it takes rounds"),
+        ({"rounds": 0}, "rounds=0 must be a whole number of at least 1."),
+        ({"rounds": True}, "rounds=True"),
+        ({"cohort": -1}, "cohort=-1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"target": 65}, "target=65 must be a fraction between 0 and 1, such as 0.65 for 65 %."),
+        ({"target": float("nan")}, "target=nan"),
+        ({"hparams": {"lr": -0.1}}, "[hparams] lr=-0.1 must be greater than 0."),
+        ({"hparams": {"batch": 0.5}}, "[hparams] batch=0.5 must be at least 1."),
+        ({"hparams": {"epochs": 0}}, "[hparams] epochs=0 must be greater than 0."),
+        ({"hparams": {"lr": float("inf")}}, "[hparams] lr=inf must be a finite number."),
+        ({"hparams": {"lrr": 1}}, "[hparams] has no 'lrr'; it takes lr, epochs, batch. Did you mean 'lr'?"),
+        ({"hparams": {"lr": 0.7}}, "lies outside of the tuner's box, 0 to 0.5"),
+        ({"clamp": {"hi": {}}}, "[clamp] has no 'hi'"),
+        ({"clamp": {"low": {"lr": 0.9}}}, "[clamp] low.lr=0.9 is above high.lr=0.5"),
+        ({"server_opt": "adam"}, "Did you mean 'fedadam'?"),
+        ({"client_opt": {"name": "fedprox", "mu": "x"}}, "mu='x' must be a finite number"),
+        ({"tuner": {"name": "schedule", "lr": 0.1}}, "must be a table with the name of a schedule"),
+        ({"tuner": {"name": "schedule", "lr": {"name": "exp"}}}, "there is no schedule 'exp'"),
+        ({"tuner": {"name": "schedule", "lr": {"name": "exponential_decay"}}}, "schedule exponential_decay needs init_value"),
+    ],
+)  # fmt: skip
+def test_bad_specs_say_what_is_wrong_and_what_to_do(raw, message):
+    with pytest.raises(SpecError) as caught:
+        resolve(raw)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cohort_larger_than_the_federation_is_refused():
+    with pytest.raises(SpecError, match="cohort=500 exceeds the 100 clients of 'synthetic'; lower `cohort`"):
+        specs.build(resolve({"task": "synthetic", "cohort": 500}))
+
+
+def test_bad_task_options_are_refused_by_the_task():
+    with pytest.raises(SpecError, match="alpha=-1"):
+        specs.build(resolve({"task": {"name": "synthetic", "alpha": -1.0}}))
+
+
+def test_set_reaches_into_tables_and_reads_numbers():
+    raw = {"task": "glyphs", "tuner": "fathom"}
+    for assignment in (
+        "tuner.form=printed",
+        "clamp.high.lr=0.9",
+        "hparams.lr=0.8",
+        "rounds=7",
+        "task.writers = 20",
+    ):
+        specs.set_option(raw, assignment)
+    spec = resolve(raw)
+    assert (spec.tuner["form"], spec.clamp["high"]["lr"], spec.rounds, spec.task["writers"]) == (
+        "printed",
+        0.9,
+        7,
+        20,
+    )
+
+
+@pytest.mark.parametrize("assignment", ["tuner.form", "=3", "rounds=5=x.y", "hparams.lr.x=1"])
+def test_set_refuses_what_is_not_an_assignment(assignment):
+    with pytest.raises(SpecError):
+        raw = {"hparams": {"lr": 0.1}}
+        specs.set_option(raw, assignment)
+        resolve(raw)
+
+
+def test_unreadable_specs_are_refused(tmp_path):
+    with pytest.raises(SpecError, match="there is no such file"):
+        specs.read(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("rounds = ")
+    with pytest.raises(SpecError, match="cannot be read as TOML"):
+        specs.read(tmp_path / "bad.toml")
+
+
+def test_specs_are_plain_data():
+    assert dataclasses.is_dataclass(resolve({}))
