@@ -16,12 +16,14 @@ import datetime
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,9 @@ import numpy as np
 
 CLIENTS, EXAMPLES, BATCH, LR, CLASSES = 10, 200, 20, 0.1, 62
 WARM_UP = 2  # rounds: one compiles, one more settles allocators and caches
-# FedJAX calls jax.tree_map, which left jax in 0.6: 0.5.3 is the last jax it runs on, and the fastest of those.
-PINS = (
-    "fedjax==0.0.17 jax==0.5.3 jaxlib==0.5.3 dm-haiku==0.0.17 optax==0.2.8 numpy==2.4.6 scipy==1.17.1".split()
-)
+# FedJAX calls jax.tree_map, which left jax in 0.6. Of the versions before, 0.5.3 runs it fastest.
+PINS = ["fedjax==0.0.17", "jax==0.5.3", "jaxlib==0.5.3", "dm-haiku==0.0.17"]
+PINS += ["optax==0.2.8", "numpy==2.4.6", "scipy==1.17.1"]
 
 
 def clients() -> dict[str, dict[str, np.ndarray]]:
@@ -99,71 +100,62 @@ def fedjax_rounds(rounds: int) -> Iterator[Any]:
         yield jax.block_until_ready((state.params, diagnostics))
 
 
-WORKERS: dict[str, Callable[[int], Iterator[Any]]] = {"fathom": fathom_rounds, "fedjax": fedjax_rounds}
+WORKERS = {"fathom": fathom_rounds, "fedjax": fedjax_rounds}
 
 
 def work(name: str, rounds: int) -> None:
     """Warm up, say which versions these are, then time one round for every line on stdin."""
-    from importlib.metadata import version
-
     steps = WORKERS[name](WARM_UP + rounds)
     for _ in range(WARM_UP):
         next(steps)
-    module = sys.modules[name]
-    print(
-        json.dumps({name: module.__version__, "jax": version("jax"), "jaxlib": version("jaxlib")}), flush=True
-    )
+    print(json.dumps({package: version(package) for package in (name, "jax", "jaxlib")}), flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()
         next(steps)
         print(json.dumps(time.perf_counter() - began), flush=True)
 
 
-def fedjax_python() -> str:
+def fedjax_python() -> Path:
     """The interpreter of FedJAX's environment, made on the first call."""
     from platformdirs import user_cache_path
 
     home = user_cache_path("fathom") / "peers" / "fedjax-0.0.17"
-    python, done = home / ("Scripts" if os.name == "nt" else "bin") / "python", home / "pins.txt"
-    if not done.exists() or done.read_text().split() != PINS:
+    python, installed = home / ("Scripts" if os.name == "nt" else "bin") / "python", home / "pins.txt"
+    if not installed.exists() or installed.read_text().split() != PINS:
         print(f"Installing FedJAX into {home}", file=sys.stderr)
         venv.create(home, clear=True, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PINS], check=True)
-        done.write_text("\n".join(PINS))
-    return str(python)
-
-
-def cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
+        installed.write_text("\n".join(PINS))
+    return python
 
 
 def compare(rounds: int) -> dict[str, Any]:
+    """Start the workers one after the other, let them take turns, and sum up."""
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
-    pythons = {"fathom": [sys.executable], "fedjax": [fedjax_python(), "-I"]}  # -I: nothing of fathom's paths
-    versions, seconds, workers = {}, {name: [] for name in pythons}, {}
+    pythons = {"fathom": [sys.executable], "fedjax": [fedjax_python(), "-I"]}  # -I: nothing from PYTHONPATH
+    workers, versions, seconds = {}, {}, {name: [] for name in pythons}
     for name, python in pythons.items():
         command = [*python, __file__, "--worker", name, "--rounds", str(rounds)]
         workers[name] = subprocess.Popen(command, **pipes)
-        versions[name] = json.loads(workers[name].stdout.readline())  # one warms up after the other
+        versions[name] = json.loads(workers[name].stdout.readline())  # printed once it is warm
     for _ in range(rounds):
         for name, worker in workers.items():
             print(file=worker.stdin, flush=True)
             seconds[name].append(json.loads(worker.stdout.readline()))
     for worker in workers.values():
-        worker.communicate()
+        worker.communicate()  # closes its stdin, at which it ends
     medians = {name: statistics.median(times) for name, times in seconds.items()}
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = re.search(r"model name\s*: (.*)", info)
     return {
         "seconds": seconds,
         "median": medians,
         "ms_per_example": {name: 1000 * median / (CLIENTS * EXAMPLES) for name, median in medians.items()},
         "ratio": medians["fathom"] / medians["fedjax"],
-        "versions": {**versions, "python": platform.python_version()},
-        "cpu": cpu(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "versions": versions,
+        "machine": f"{model[1] if model else platform.processor()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
     }
 
@@ -180,12 +172,12 @@ def main() -> None:
     print(f"{'':8}{'s / round':>10}{'fastest':>10}{'slowest':>10}{'ms / example':>14}")
     for name, times in result["seconds"].items():
         row = f"{result['median'][name]:10.2f}{min(times):10.2f}{max(times):10.2f}"
-        print(f"{name:8}{row}{result['ms_per_example'][name]:14.2f}")
-    print(f"fathom / fedjax: {result['ratio']:.2f} (medians of {args.rounds} rounds each, taken in turn)")
-    print("; ".join(" ".join(f"{k} {v}" for k, v in result["versions"][name].items()) for name in WORKERS))
+        versions = ", ".join(f"{package} {number}" for package, number in result["versions"][name].items())
+        print(f"{name:8}{row}{result['ms_per_example'][name]:14.2f}  {versions}")
     print(
-        f"Python {result['versions']['python']}; {result['cpu']}, {result['cores']} cores; {result['date']}"
+        f"fathom / fedjax: {result['ratio']:.2f}, of the medians of {args.rounds} rounds each, taken in turn"
     )
+    print(f"{result['machine']}; Python {result['python']}; {result['date']}")
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -48,9 +48,7 @@ def federation(data, rows=None):
     """The same as a Federation; filled up to `rows`, so that many federations share one compiled round."""
     made = fathom.Federation.from_arrays({i: {"x": x, "y": y} for i, (x, y) in enumerate(data)})
     extra = 0 if rows is None else rows - int(made.offsets[-1])
-    padded = {
-        k: np.concatenate([v, np.zeros((extra, *v.shape[1:]), v.dtype)]) for k, v in made.examples.items()
-    }
+    padded = {k: np.concatenate([v, np.zeros((extra, *v.shape[1:]), v.dtype)]) for k, v in made.examples.items()}
     return fathom.Federation(made.ids, made.offsets, padded)
 
 

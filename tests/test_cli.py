@@ -17,9 +17,7 @@ ENVIRONMENT = {**os.environ, "FATHOM_CACHE": str(CACHE), "COLUMNS": "120", "NO_C
 
 
 def fathom(*arguments, cwd):
-    return subprocess.run(
-        [*FATHOM, *arguments], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run([*FATHOM, *arguments], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
 def files(out):
@@ -57,9 +55,7 @@ def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path):
     assert (tmp_path / "again" / "spec.toml").read_text() == (out / "spec.toml").read_text()
     assert curve(tmp_path / "again") == curve(out)
 
-    alone = fathom(
-        "run", str(out / "spec.toml"), "--trials", "1", "--seed", "1", "--out", "alone", cwd=tmp_path
-    )
+    alone = fathom("run", str(out / "spec.toml"), "--trials", "1", "--seed", "1", "--out", "alone", cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
     for one, other in zip(curve(tmp_path / "alone"), [r for r in curve(out) if r["trial"] == 1], strict=True):
         assert one["batch"] == pytest.approx(other["batch"], rel=1e-4)

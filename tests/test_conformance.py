@@ -6,11 +6,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from problems import logistic
-from reference import run
 
 import fathom
 from fathom import HParams
+from problems import logistic
+from reference import run
 
 VECTORS = Path(__file__).parent / "vectors"
 START = (0.5 * np.cos(np.arange(44))).astype(np.float32)
@@ -46,9 +46,7 @@ def close(value, expected, tolerance=2e-5):
     np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"lanes": 5, "devices": jax.devices()[:1]}], ids=["default", "lanes"]
-)
+@pytest.mark.parametrize("options", [{}, {"lanes": 5, "devices": jax.devices()[:1]}], ids=["default", "lanes"])
 def test_fathom_matches_the_recorded_run(federation, options):
     expected = recorded("fathom_full")
     tuner = fathom.tuners.clamp(fathom.tuners.fathom(), high=HIGH)
@@ -77,9 +75,7 @@ def test_the_reference_matches_the_recorded_runs_too(name):
     data = np.load(VECTORS / "clients.npz")
     clients = [(data[f"x{i}"].astype(float), data[f"y{i}"]) for i in range(12)]
     expected = recorded(name)
-    got = run(
-        START, clients, [range(12)] * len(expected), 0.1, 1.0, 8.0, tune=name == "fathom_full", high=HIGH
-    )
+    got = run(START, clients, [range(12)] * len(expected), 0.1, 1.0, 8.0, tune=name == "fathom_full", high=HIGH)
     for want, have in zip(expected, got, strict=True):
         assert have["steps"] == want["K"]
         close(have["params"][:5], want["params_first5"])

@@ -7,12 +7,12 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import START, algorithm, clients, federation, flat, logistic, one_round, records, whole
-from reference import client, run
 
 import fathom
 from fathom import HParams
 from fathom.core.plan import Slots
+from problems import START, algorithm, clients, federation, flat, logistic, one_round, records, whole
+from reference import client, run
 
 ROWS = 400
 
@@ -27,9 +27,7 @@ def compare(got, want, data, tolerance=5e-5):
             np.testing.assert_allclose(value, reference, rtol=tolerance)
         pooled = [np.concatenate([client[i] for client in data]) for i in (0, 1)]
         logits = pooled[0] @ expected["params"][:15].reshape(5, 3) + expected["params"][15:]
-        loss = optax.softmax_cross_entropy_with_integer_labels(
-            jnp.asarray(logits), jnp.asarray(pooled[1])
-        ).mean()
+        loss = optax.softmax_cross_entropy_with_integer_labels(jnp.asarray(logits), jnp.asarray(pooled[1])).mean()
         np.testing.assert_allclose(record.metrics["loss"], loss, atol=tolerance)
 
 
@@ -113,9 +111,7 @@ def counts(sizes, epochs, batch, rounds=1, **options):
     rows = sum(sizes)
     data = np.split(np.arange(rows), np.cumsum(sizes)[:-1])
     fed = fathom.Federation.from_arrays({i: {"x": x} for i, x in enumerate(data)})
-    algo = algorithm(
-        fathom.tuners.fixed(), 1.0, epochs, batch, task=counting_task(rows), server_opt=optax.sgd(0.0)
-    )
+    algo = algorithm(fathom.tuners.fixed(), 1.0, epochs, batch, task=counting_task(rows), server_opt=optax.sgd(0.0))
     state = algo.init(jax.random.key(3), len(sizes))
     for _ in range(rounds):
         state, info = one_round(algo, state, whole(fed), **options)
@@ -155,8 +151,10 @@ def assert_same_run(a, b, tolerance=2e-5):
             np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("options", [{"lanes": 2}, {"lanes": 3}, {"lanes": 7}, {"devices": 2}, {"devices": 2, "lanes": 2}],
-                         ids=str)  # fmt: skip
+SPREADS = [{"lanes": 2}, {"lanes": 7}, {"devices": 2}, {"devices": 2, "lanes": 2}]
+
+
+@pytest.mark.parametrize("options", SPREADS, ids=str)
 def test_lanes_and_devices_do_not_change_a_run(options):
     fed = federation(clients(4, [3, 50, 17, 28, 9, 41, 12]))
     algo = algorithm(task=logistic(dropout=0.3))
@@ -250,9 +248,7 @@ def test_records_count_what_was_sent_and_computed():
 
 def test_a_fedavg_run_shows_what_fathom_would_have_seen():
     fed = federation(clients(11, [13, 20, 17]))
-    plain, tuned = (
-        records(algorithm(t), fed, 1, 3)[0] for t in (fathom.tuners.fixed(), fathom.tuners.fathom())
-    )
+    plain, tuned = (records(algorithm(t), fed, 1, 3)[0] for t in (fathom.tuners.fixed(), fathom.tuners.fathom()))
     assert plain.alignment == tuned.alignment
     assert plain.next_hparams.lr[0] == plain.hparams.lr[0]
     later = records(algorithm(fathom.tuners.fixed()), fed, 3, 3)[-1]

@@ -86,6 +86,4 @@ def test_synthetic_clients_differ_with_alpha_and_beta():
     centres = [np.std([c["x"].mean() for c in made.values()]) for made in (alike, apart)]
     assert centres[1] > 3 * centres[0]
     assert all(50 <= len(c["y"]) <= 1000 and c["x"].shape[1] == 60 for c in apart.values())
-    np.testing.assert_array_equal(
-        synthetic.make(clients=3)["client_001"]["x"], synthetic.make()["client_001"]["x"]
-    )
+    np.testing.assert_array_equal(synthetic.make(clients=3)["client_001"]["x"], synthetic.make()["client_001"]["x"])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import batch_size, steps
 
 from fathom import HParams
 from fathom.core.plan import WIDTHS, Slots, plan, shuffle, slots
+from reference import batch_size, steps
 
 
 @settings(deadline=None, max_examples=300)
@@ -18,9 +18,7 @@ from fathom.core.plan import WIDTHS, Slots, plan, shuffle, slots
     form=st.sampled_from(["reference", "printed"]),
 )
 def test_steps_and_batches_are_rounded_as_in_the_reference(size, epochs, batch, form):
-    got = plan(
-        jnp.array([size]), HParams(*jnp.array([[0.1], [epochs], [batch]], jnp.float32)), form, "shuffled"
-    )
+    got = plan(jnp.array([size]), HParams(*jnp.array([[0.1], [epochs], [batch]], jnp.float32)), form, "shuffled")
     b = batch_size(batch)
     assert int(got.steps[0]) == steps(epochs, size, b, form)
     assert int(got.batch[0]) == min(b, size)

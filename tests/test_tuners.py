@@ -104,9 +104,7 @@ def test_every_rate_of_fathom_can_be_set():
 
 
 def test_clamp_holds_the_state_and_nothing_winds_up_behind_it():
-    tuner = tuners.clamp(
-        tuners.fathom(batch_rate=1.0), low=HParams(0.0, 0.0, 15.0), high=HParams(0.5, 1.01, 30.0)
-    )
+    tuner = tuners.clamp(tuners.fathom(batch_rate=1.0), low=HParams(0.0, 0.0, 15.0), high=HParams(0.5, 1.01, 30.0))
     hparams, state = tuner.init(jax.random.key(0), START, PARAMS)
     for _ in range(30):
         hparams, state = tuner.update(jax.random.key(0), stats(hparams), state)

@@ -6,4 +6,21 @@ from fathom.core.round import federated
 from fathom.core.types import Algorithm, ClientStats, Cohort, HParams, RoundStats, ServerState, Task, Tuner
 from fathom.data import Federation
 
+__all__ = [
+    "Algorithm",
+    "ClientStats",
+    "Cohort",
+    "Federation",
+    "HParams",
+    "Record",
+    "RoundStats",
+    "ServerState",
+    "Task",
+    "Tuner",
+    "federated",
+    "optimizers",
+    "tasks",
+    "train",
+    "tuners",
+]
 __version__ = "0.1.0"

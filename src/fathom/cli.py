@@ -37,9 +37,7 @@ def main() -> None:
     "  fathom run runs/mine/spec.toml                 a run again, from its spec"
 )
 def run(
-    task: Annotated[
-        str, typer.Argument(help="A task's name (see `fathom tasks`) or a SPEC.toml.")
-    ] = "glyphs",
+    task: Annotated[str, typer.Argument(help="A task's name (see `fathom tasks`) or a SPEC.toml.")] = "glyphs",
     tuner: Annotated[
         str | None,
         typer.Option(help="What moves the hyperparameters (see `fathom tuners`); `fixed` is FedAvg."),
@@ -47,21 +45,13 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication.")] = None,
     cohort: Annotated[int | None, typer.Option(help="Clients sampled each round.")] = None,
     lr: Annotated[float | None, typer.Option(help="Client learning rate of the first round.")] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Local epochs of the first round; may be fractional.")
-    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Local epochs of the first round; may be fractional.")] = None,
     batch: Annotated[float | None, typer.Option(help="Local batch size of the first round.")] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Independent trials, run together: seeds N, N+1, ...")
-    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Independent trials, run together: seeds N, N+1, ...")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first trial.")] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Test accuracy that `rounds to target` is about.")
-    ] = None,
+    target: Annotated[float | None, typer.Option(help="Test accuracy that `rounds to target` is about.")] = None,
     every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory to make; by default one under runs/.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory to make; by default one under runs/.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the spec; may be repeated."),
@@ -123,12 +113,12 @@ def _run(spec: Any, out: Path, console: Console) -> None:
                 done = row["round"]
     except KeyboardInterrupt:
         if done:
-            curves.draw(out)
+            curves.draw([out], out / "curves.png")
         kept = f"{out} holds what was measured" if done else "nothing was kept"
         _fail(f"stopped after round {done} of {spec.rounds}; {kept}.", code=130)
     import json
 
-    picture = curves.draw(out)
+    picture = curves.draw([out], out / "curves.png")
     terminal.summary(console, json.loads((out / "summary.json").read_text()), f"{out} (look at {picture})")
 
 
@@ -139,9 +129,7 @@ def tasks() -> None:
 
     for name, entry in TASKS.items():
         d = entry.defaults
-        start = (
-            f"lr {d.hparams.lr:g}, E {d.hparams.epochs:g}, B {d.hparams.batch:g}, {d.cohort} clients a round"
-        )
+        start = f"lr {d.hparams.lr:g}, E {d.hparams.epochs:g}, B {d.hparams.batch:g}, {d.cohort} clients a round"
         Console().print(
             f"[bold]{name:<12}[/bold]{entry.summary} ({start}, target {d.target:.0%})",
             highlight=False,

@@ -18,10 +18,8 @@ def sgd() -> optax.GradientTransformationExtraArgs:
     -1.0
     """
 
-    def update(
-        grads: Any, state: Any, params: Any = None, *, learning_rate: Any, **_: Any
-    ) -> tuple[Any, Any]:
-        return jax.tree.map(lambda g: -learning_rate * g, grads), state
+    def update(updates: Any, state: Any, params: Any = None, *, learning_rate: Any = None, **_: Any) -> tuple[Any, Any]:
+        return jax.tree.map(lambda g: -learning_rate * g, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
@@ -43,9 +41,9 @@ def fedprox(mu: float = 0.01) -> optax.GradientTransformationExtraArgs:
     """
 
     def update(
-        grads: Any, state: Any, params: Any = None, *, learning_rate: Any, reference: Any, **_: Any
+        updates: Any, state: Any, params: Any = None, *, learning_rate: Any = None, reference: Any = None, **_: Any
     ) -> tuple[Any, Any]:
-        pulled = jax.tree.map(lambda g, x, r: g + mu * (x - r), grads, params, reference)
+        pulled = jax.tree.map(lambda g, x, r: g + mu * (x - r), updates, params, reference)
         return jax.tree.map(lambda g: -learning_rate * g, pulled), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

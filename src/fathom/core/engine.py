@@ -19,6 +19,7 @@ from fathom.core.types import (
     Batch,
     ClientStats,
     Cohort,
+    Device,
     HParams,
     Key,
     Order,
@@ -62,7 +63,7 @@ def train(
     every: int = 1,
     order: Order = "shuffled",
     lanes: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Device] | None = None,
 ) -> Iterator[Record]:
     """Train on a federation, one Record a round.
 
@@ -92,7 +93,7 @@ def _train(
     every: int,
     order: Order,
     lanes: int | None,
-    devices: Sequence[jax.Device] | None,
+    devices: Sequence[Device] | None,
 ) -> Iterator[Record]:
     began = time.perf_counter()
     keys = jnp.atleast_1d(key)
@@ -157,10 +158,7 @@ class _Totals(NamedTuple):
         present = (clients.examples > 0).sum(1).tolist()
         up, down = (model_bytes + 4 * n for n in (tuner.scalars_up, tuner.scalars_down))
         return _Totals(
-            [
-                a + b
-                for a, b in zip(self.gradients, clients.grads.sum(1, dtype=np.int64).tolist(), strict=True)
-            ],
+            [a + b for a, b in zip(self.gradients, clients.grads.sum(1, dtype=np.int64).tolist(), strict=True)],
             [a + n * up for a, n in zip(self.up, present, strict=True)],
             [a + n * down for a, n in zip(self.down, present, strict=True)],
         )
@@ -204,16 +202,10 @@ def _sampler(federation: Federation, cohort: int | Sequence[Sequence[Any]], roun
     if isinstance(cohort, int | np.integer):
         if not 1 <= cohort <= total:
             remedy = "lower `cohort`" if cohort > total else "ask for at least one"
-            raise ValueError(
-                f"cohort={cohort} cannot be drawn from a federation of {total} clients; {remedy}."
-            )
-        return lambda seed, number: np.random.default_rng([seed, number]).choice(total, cohort, False), int(
-            cohort
-        )
+            raise ValueError(f"cohort={cohort} cannot be drawn from a federation of {total} clients; {remedy}.")
+        return lambda seed, number: np.random.default_rng([seed, number]).choice(total, cohort, False), int(cohort)
     if len(cohort) < rounds:
-        raise ValueError(
-            f"cohort lists the clients of {len(cohort)} rounds, rounds={rounds} needs as many lists."
-        )
+        raise ValueError(f"cohort lists the clients of {len(cohort)} rounds, rounds={rounds} needs as many lists.")
     listed = [federation.places(clients) for clients in cohort[:rounds]]
     for number, places in enumerate(listed, 1):
         if len(set(places.tolist())) < len(places):

@@ -31,9 +31,7 @@ def chunks(test: Batch, size: int = 256, parts: int = 1) -> tuple[Batch, np.ndar
 
 
 @partial(jax.jit, static_argnames=("task", "mesh"))
-def evaluate(
-    task: Task, params: Params, test: Batch, mask: Array, mesh: Mesh | None = None
-) -> dict[str, Array]:
+def evaluate(task: Task, params: Params, test: Batch, mask: Array, mesh: Mesh | None = None) -> dict[str, Array]:
     """The metrics of each trial's parameters over a test set cut by `chunks`; each of shape (trials,)."""
 
     def sums(params: Params, test: Batch, mask: Array) -> dict[str, tuple[Array, Array]]:

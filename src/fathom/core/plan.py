@@ -55,8 +55,11 @@ def shuffle(key: Key, size: Array, capacity: int) -> Array:
 class Slots(NamedTuple):
     """How batches are cut for the device; Python values, fixed when a round is compiled."""
 
-    width: int = 16  # examples gone through together
-    split: bool = True  # whether a batch may need several slots
+    width: int  # examples gone through together
+    split: bool  # whether a batch may need several slots
+
+
+ANY_BATCH = Slots(16, split=True)
 
 
 def slots(batch: np.ndarray, first: np.ndarray, most: int | None = None) -> Slots:

@@ -10,13 +10,14 @@ from jax.sharding import PartitionSpec as P
 from fathom import optimizers
 from fathom.core import aggregate, lanes
 from fathom.core.client import Job, Work
-from fathom.core.plan import Plan, Slots, plan
+from fathom.core.plan import ANY_BATCH, Plan, Slots, plan
 from fathom.core.trees import cosine, weighted_mean
 from fathom.core.types import (
     Algorithm,
     Batch,
     ClientStats,
     Cohort,
+    Device,
     HParams,
     Key,
     Order,
@@ -56,9 +57,7 @@ def federated(
         done = jnp.zeros((), jnp.int32)
         return ServerState(params, server_step.init(params), first, tuner_state, zeros, done, key)
 
-    def finish(
-        state: ServerState, key: Key, total: Params, clients: ClientStats
-    ) -> tuple[ServerState, RoundInfo]:
+    def finish(state: ServerState, key: Key, total: Params, clients: ClientStats) -> tuple[ServerState, RoundInfo]:
         """The server's half of a round, from the clients' weighted sums; for one trial."""
         weight = jnp.sum(clients.examples).astype(jnp.float32)  # nu
         update = aggregate.mean(total, weight)  # Delta-bar_t
@@ -88,15 +87,14 @@ def federated(
         cohorts: Cohort,
         *,
         lanes: int = 1,
-        slots: Slots = Slots(),
+        slots: Slots = ANY_BATCH,
         capacity: int | None = None,
         order: Order = "shuffled",
         mesh: Mesh | None = None,
     ) -> tuple[ServerState, RoundInfo]:
         cohorts = jax.tree.map(jnp.asarray, cohorts)
-        if capacity is None:
-            capacity = jax.tree.leaves(cohorts.examples)[0].shape[0] if order == "shuffled" else 0
-        work = Work(task, client_step, tuner.form, order, slots, capacity)
+        room = jax.tree.leaves(cohorts.examples)[0].shape[0] if order == "shuffled" else 0
+        work = Work(task, client_step, tuner.form, order, slots, room if capacity is None else capacity)
         keys = jax.vmap(lambda s: jax.random.split(jax.random.fold_in(s.key, s.round)))(states)
         planned = plan(cohorts.size, states.hparams, tuner.form, order)
         jobs = _jobs(cohorts, states.hparams, planned, keys[:, 0])
@@ -148,9 +146,7 @@ def _spread(
     absent = -count % devices  # jobs added so that every device has as many
     place = jnp.concatenate([longest_first, jnp.full(absent, count)])
     dealt = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]])[place], jobs)
-    dealt = dealt._replace(
-        size=jnp.where(place < count, dealt.size, 0), steps=jnp.where(place < count, dealt.steps, 0)
-    )
+    dealt = dealt._replace(size=jnp.where(place < count, dealt.size, 0), steps=jnp.where(place < count, dealt.steps, 0))
     # Deal the sorted jobs like cards: device d gets d, d + devices, ...
     dealt = jax.tree.map(lambda leaf: leaf.reshape(-1, devices).T, dealt)
     lane_count = min(lane_count, dealt.size.shape[1])
@@ -163,9 +159,7 @@ def _spread(
 
     if mesh is not None:
         axis = mesh.axis_names[0]
-        local = jax.shard_map(
-            local, mesh=mesh, in_specs=(P(), P(), P(axis)), out_specs=(P(), P(axis)), check_vma=False
-        )
+        local = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), P(axis)), out_specs=(P(), P(axis)), check_vma=False)
     total, results = local(x, examples, dealt)
     results = jax.tree.map(
         lambda leaf: jnp.zeros(count, leaf.dtype).at[place].set(leaf.T.reshape(-1), mode="drop"), results
@@ -173,6 +167,6 @@ def _spread(
     return total, results
 
 
-def device_mesh(devices: list[jax.Device]) -> Mesh | None:
+def device_mesh(devices: list[Device]) -> Mesh | None:
     """A mesh that shares the clients out over these devices; None for a single one."""
     return None if len(devices) == 1 else Mesh(np.array(devices), ("clients",))

@@ -10,6 +10,7 @@ Key = jax.Array
 Params = Any  # any pytree of arrays
 Batch = Any  # a dict of arrays, one row per example
 State = Any
+Device = Any  # what jax.devices() lists
 Form = Literal["reference", "printed"]
 Order = Literal["shuffled", "cyclic"]
 
@@ -30,9 +31,9 @@ class Cohort(NamedTuple):
     """The clients of one round: where their examples lie, and whose they are."""
 
     examples: Batch  # (N, ...) per feature; a client's examples are contiguous
-    start: Array  # (cohort,) int32: a client's first row
-    size: Array  # (cohort,) int32: its number of rows, nu_i; 0 for a client that is not there
-    client: Array  # (cohort,) uint32: names the client; its randomness follows from this, not from its place
+    start: Any  # (cohort,) int32: a client's first row
+    size: Any  # (cohort,) int32: its number of rows, nu_i; 0 for a client that is not there
+    client: Any  # (cohort,) uint32: names the client; its randomness follows from this, not from its place
 
 
 class ClientStats(NamedTuple):
@@ -62,9 +63,7 @@ class Tuner(NamedTuple):
 
     init: Callable[[Key, HParams, Params], tuple[HParams, State]]
     update: Callable[[Key, RoundStats, State], tuple[HParams, State]]
-    form: Form = (
-        "reference"  # how the paper is read where it contradicts itself: rounding of K_i, path of phi_i
-    )
+    form: Form = "reference"  # how the paper is read where it contradicts itself: rounding of K_i, path of phi_i
     smoothing: float = 0.5  # alpha: memory of the past update that a record's agreement is measured against
     scalars_up: int = 1  # numbers each client sends for the tuner, beside its update
     scalars_down: int = 3  # numbers each client is sent for the tuner, beside the model

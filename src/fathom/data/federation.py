@@ -92,9 +92,7 @@ def _check(client: str, features: dict[str, np.ndarray], first_id: str, first: d
         raise ValueError(f"client {client!r} has no features; give at least one array.")
     lengths = {name: len(feature) if feature.ndim else None for name, feature in features.items()}
     if len(set(lengths.values())) > 1 or None in lengths.values():
-        raise ValueError(
-            f"client {client!r} has features of lengths {lengths}; they need one row per example."
-        )
+        raise ValueError(f"client {client!r} has features of lengths {lengths}; they need one row per example.")
     if 0 in lengths.values():
         raise ValueError(f"client {client!r} has no examples; leave empty clients out.")
     for name, feature in features.items():

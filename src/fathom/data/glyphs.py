@@ -113,9 +113,7 @@ def _draw(fonts: np.ndarray, labels: np.ndarray, hand: Hand, waves: np.ndarray) 
     sin, cos = np.sin(hand["turn"]), np.cos(hand["turn"])
     lean = -hand["slant"] / stretch  # minus, as rows count downwards
     # (n, 2, 2), from the plane of the shape to pixels
-    warp = size * np.array(
-        [[cos * stretch, cos * lean - sin / stretch], [sin * stretch, sin * lean + cos / stretch]]
-    )
+    warp = size * np.array([[cos * stretch, cos * lean - sin / stretch], [sin * stretch, sin * lean + cos / stretch]])
     warp = np.moveaxis(warp, 2, 0)
 
     # Shrink what would not fit, then keep the middle where the borders cut nothing off.
@@ -136,9 +134,7 @@ def _draw(fonts: np.ndarray, labels: np.ndarray, hand: Hand, waves: np.ndarray) 
     plan[:, 2, 3:] = 0.2 * waves[:, 2]
     column, row, pressure = np.moveaxis(plan @ _basis(), 1, 0)  # (n, 784) each
 
-    distance = (size * shrink)[:, None] * _sample(
-        shapes.distance, (fonts * 62 + labels)[:, None], column, row
-    )
+    distance = (size * shrink)[:, None] * _sample(shapes.distance, (fonts * 62 + labels)[:, None], column, row)
     inside = stroke[:, None] * np.maximum(pressure, 0.5) - distance
     ramp = np.clip(inside / np.exp(hand["blur"])[:, None] + 0.5, 0, 1)
     return np.clip(hand["ink"], 0.45, 1)[:, None] * ramp * ramp * (3 - 2 * ramp)
@@ -163,9 +159,7 @@ def _basis() -> np.ndarray:
     row, column = np.indices((SIDE, SIDE)) - (SIDE - 1) / 2
     # Sines are 0 at the borders, so wobble pushes no ink out of the picture.
     sines = np.sin(np.outer(np.arange(1, WAVES + 1), np.pi * (np.arange(SIDE) + 0.5) / SIDE))
-    waves = [
-        2 / ((i + 1) ** 2 + (j + 1) ** 2) * np.outer(sines[i], sines[j]) for i, j in np.ndindex(WAVES, WAVES)
-    ]
+    waves = [2 / ((i + 1) ** 2 + (j + 1) ** 2) * np.outer(sines[i], sines[j]) for i, j in np.ndindex(WAVES, WAVES)]
     return np.stack([np.ones((SIDE, SIDE)), column, row, *waves]).reshape(-1, SIDE * SIDE).astype(np.float32)
 
 

@@ -9,19 +9,14 @@ FEATURES, CLASSES = 60, 10
 LARGEST = 1000  # the published sizes have no bound, and a client of 20,000 now and then
 
 
-def make(
-    alpha: float = 1.0, beta: float = 1.0, clients: int = 100, seed: int = 0
-) -> dict[str, dict[str, np.ndarray]]:
+def make(alpha: float = 1.0, beta: float = 1.0, clients: int = 100, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
     """Make "client_000" -> {"x": (n, 60) float32, "y": (n,) int32}.
 
     alpha: how much the clients' true models differ; beta: how much their inputs do. Sizes are log-normal, from
     50 to 1000.
     """
     spread = np.diag(np.arange(1, FEATURES + 1) ** -1.2)  # Sigma: covariance of the inputs
-    return {
-        f"client_{i:03d}": _client(np.random.default_rng([seed, i]), alpha, beta, spread)
-        for i in range(clients)
-    }
+    return {f"client_{i:03d}": _client(np.random.default_rng([seed, i]), alpha, beta, spread) for i in range(clients)}
 
 
 def _client(rng: np.random.Generator, alpha: float, beta: float, spread: np.ndarray) -> dict[str, np.ndarray]:

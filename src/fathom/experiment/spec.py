@@ -55,9 +55,7 @@ def read(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError as error:
-        raise SpecError(
-            f"{path}: there is no such file; give a task's name or a spec that exists."
-        ) from error
+        raise SpecError(f"{path}: there is no such file; give a task's name or a spec that exists.") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SpecError(f"{path}: cannot be read as TOML: {error}.") from error
 
@@ -97,9 +95,7 @@ def build(spec: Spec) -> tuple[Algorithm, Federation, Batch]:
         raise SpecError(
             f"cohort={spec.cohort} exceeds the {len(federation)} clients of {spec.task['name']!r}; lower `cohort`."
         )
-    options = {
-        key: _schedule(value) if isinstance(value, dict) else value for key, value in spec.tuner.items()
-    }
+    options = {key: _schedule(value) if isinstance(value, dict) else value for key, value in spec.tuner.items()}
     tuner = _make("tuner", tuners.TUNERS, options)
     if spec.clamp:
         tuner = tuners.clamp(tuner, HParams(**spec.clamp["low"]), HParams(**spec.clamp["high"]))
@@ -175,11 +171,9 @@ def _check_type(where: str, value: Any, parameter: inspect.Parameter) -> None:
     elif kind is float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise SpecError(f"{where}={value!r} must be a finite number.")
-    elif kind == Schedule | None:
+    elif Schedule in get_args(kind):
         if not isinstance(value, dict):
-            raise SpecError(
-                f"{where}={value!r} must be a table with the name of a schedule and its arguments."
-            )
+            raise SpecError(f"{where}={value!r} must be a table with the name of a schedule and its arguments.")
         _schedule(value)
 
 
@@ -188,9 +182,7 @@ def _schedule(table: Mapping[str, Any]) -> Callable:
     choices = tuners.SCHEDULES
     name = table.get("name")
     if name not in choices:
-        raise SpecError(
-            f"there is no schedule {name!r}; choose from {_names(choices)}.{_near(name, choices)}"
-        )
+        raise SpecError(f"there is no schedule {name!r}; choose from {_names(choices)}.{_near(name, choices)}")
     given = {key: value for key, value in table.items() if key != "name"}
     return _make("schedule", choices, {"name": name, **_arguments(f"schedule {name}", choices[name], given)})
 
@@ -255,7 +247,7 @@ def _check_start(spec: Spec) -> None:
             side = "low" if value < spec.clamp["low"][key] else "high"
             raise SpecError(
                 f"[hparams] {key}={value:g} lies outside of the tuner's box, {spec.clamp['low'][key]:g} to "
-                f"{spec.clamp['high'][key]:g}; choose another start or move the box: --set clamp.{side}.{key}={value:g}."
+                f"{spec.clamp['high'][key]:g}; start inside or move the box: --set clamp.{side}.{key}={value:g}."
             )
 
 

@@ -23,11 +23,7 @@ def create(out: Path, spec: Spec) -> None:
     """Make a run directory; refuse one that holds anything."""
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            what = (
-                "already holds a run"
-                if (out / "spec.toml").exists()
-                else "exists and is not an empty directory"
-            )
+            what = "already holds a run" if (out / "spec.toml").exists() else "exists and is not an empty directory"
             raise SpecError(f"{out} {what}; nothing was overwritten. Choose another --out.")
         out.mkdir(parents=True, exist_ok=True)
         (out / "spec.toml").write_text(spec.toml())
@@ -84,8 +80,7 @@ def summarise(out: Path, spec: Spec, finished: bool, environment: Row) -> Row:
         "rounds_to_target": _spread([trial["rounds_to_target"] for trial in reached]),
         "gradients_to_target": _spread([trial["gradients_to_target"] for trial in reached]),
         "final": {
-            name: _spread([trial["final"][name] for trial in trials])
-            for name in (trials[0]["final"] if trials else {})
+            name: _spread([trial["final"][name] for trial in trials]) for name in (trials[0]["final"] if trials else {})
         },
         "seconds": max((trial["seconds"] for trial in trials), default=0.0),
         "environment": environment,

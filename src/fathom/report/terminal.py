@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rich.console import Console, ConsoleRenderable, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import (
@@ -43,7 +43,6 @@ class View:
         self.console, self.title, self.trials, self.target = console, title, trials, target
         self.rounds = rounds
         self.rows: list[Row] = []  # of the first trial, every round
-        self.best: dict[int, float] = {}
         self.accuracy: dict[int, float] = {}
         self.reached: dict[int, int] = {}
         self.progress = Progress(
@@ -84,7 +83,7 @@ class View:
         if not self.console.is_terminal and accuracy is not None:
             self.console.print(_line(row, self.trials), highlight=False, soft_wrap=True)
 
-    def render(self) -> ConsoleRenderable:
+    def render(self) -> RenderableType:
         """The whole view."""
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold")
@@ -93,10 +92,8 @@ class View:
         table.add_column(style="dim", overflow="fold")
         for label, name, form in CURVES:
             values = [v for v in (_value(row, name) for row in self.rows) if v is not None]
-            table.add_row(
-                label, form.format(values[-1]) if values else "-", _sparkline(values), MEANING[name]
-            )
-        parts: list[ConsoleRenderable] = [self.progress, Text(), table]
+            table.add_row(label, form.format(values[-1]) if values else "-", _sparkline(values), MEANING[name])
+        parts: list[RenderableType] = [self.progress, Text(), table]
         if not self.rows:
             parts.append(Text("\ncompiling the first round ...", style="dim"))
         else:
@@ -106,11 +103,7 @@ class View:
     def _goal(self) -> str:
         target = f"target {self.target:.0%}"
         if self.trials == 1:
-            return (
-                f"{target}: reached in round {self.reached[0]}"
-                if self.reached
-                else f"{target}: not yet reached"
-            )
+            return f"{target}: reached in round {self.reached[0]}" if self.reached else f"{target}: not yet reached"
         now = ", ".join(f"{a:.1%}" for _, a in sorted(self.accuracy.items()))
         return f"curves of trial 1; {target}: reached by {len(self.reached)} of {self.trials} trials; accuracy {now}"
 
@@ -121,9 +114,7 @@ def summary(console: Console, result: Row, out: str) -> None:
     def spread(value: Row | None, form: str) -> str:
         if value is None:
             return "not reached"
-        return form.format(value["mean"]) + (
-            f" ± {form.format(value['sd'])}" if value["sd"] is not None else ""
-        )
+        return form.format(value["mean"]) + (f" ± {form.format(value['sd'])}" if value["sd"] is not None else "")
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")

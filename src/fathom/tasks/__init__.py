@@ -31,16 +31,12 @@ class Entry(NamedTuple):
 TASKS = {
     "glyphs": Entry(
         glyphs.load,
-        Defaults(
-            HParams(0.1, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=120, every=5, target=0.65
-        ),
+        Defaults(HParams(0.1, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=120, every=5, target=0.65),
         "62 handwritten characters, 300 synthetic writers, a small CNN; drawn on your machine, no download",
     ),
     "synthetic": Entry(
         synthetic.load,
-        Defaults(
-            HParams(0.01, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=200, every=5, target=0.7
-        ),
+        Defaults(HParams(0.01, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=200, every=5, target=0.7),
         "Synthetic(alpha, beta) of LEAF: logistic regression, milliseconds a round",
     ),
 }

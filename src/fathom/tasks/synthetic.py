@@ -9,20 +9,14 @@ from fathom.data.synthetic import CLASSES, FEATURES
 from fathom.tasks.layers import dense
 
 
-def load(
-    alpha: float = 1.0, beta: float = 1.0, clients: int = 100, seed: int = 0
-) -> tuple[Task, Federation, Batch]:
+def load(alpha: float = 1.0, beta: float = 1.0, clients: int = 100, seed: int = 0) -> tuple[Task, Federation, Batch]:
     """The task, its clients, and a tenth of each client's examples as the test set.
 
     alpha: how much the clients' true models differ; beta: how much their inputs do.
     """
     if clients < 1 or alpha < 0 or beta < 0:
-        raise ValueError(
-            f"clients={clients}, alpha={alpha}, beta={beta}: give at least one client, and no negatives."
-        )
-    return Task(init, loss, metrics), *split(
-        Federation.from_arrays(synthetic.make(alpha, beta, clients, seed))
-    )
+        raise ValueError(f"clients={clients}, alpha={alpha}, beta={beta}: give at least one client, and no negatives.")
+    return Task(init, loss, metrics), *split(Federation.from_arrays(synthetic.make(alpha, beta, clients, seed)))
 
 
 def init(key: Key) -> Params:

@@ -40,9 +40,7 @@ def fixed() -> Tuner:
     )
 
 
-def schedule(
-    lr: Schedule | None = None, epochs: Schedule | None = None, batch: Schedule | None = None
-) -> Tuner:
+def schedule(lr: Schedule | None = None, epochs: Schedule | None = None, batch: Schedule | None = None) -> Tuner:
     """Open-loop decay: each hyperparameter follows an optax schedule of the round, or stays as it started.
 
     >>> import optax

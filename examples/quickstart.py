@@ -1,0 +1,25 @@
+"""Train a small CNN over 300 synthetic writers while FATHOM tunes it: `python examples/quickstart.py`."""
+
+import os
+
+import jax
+import optax
+
+import fathom
+
+jax.config.update("jax_num_cpu_devices", os.cpu_count())  # one client per core at a time
+
+task, federation, test = fathom.tasks.load("glyphs")
+algorithm = fathom.federated(
+    task,
+    tuner=fathom.tuners.clamp(fathom.tuners.fathom()),
+    hparams=fathom.HParams(lr=0.1, epochs=1.0, batch=20.0),
+    client_opt=fathom.optimizers.sgd(),
+    server_opt=optax.sgd(1.0),
+)
+for record in fathom.train(algorithm, federation, key=jax.random.key(0), rounds=100, cohort=10, test=test, every=5):
+    if record.metrics:
+        lr, epochs, batch = (value[0] for value in record.hparams)  # one value per client, here all the same
+        print(
+            f"round {record.round:3d}: accuracy {record.metrics['accuracy']:.3f} with {lr=:.3f} {epochs=:.2f} {batch=:.1f}"
+        )

@@ -1,0 +1,47 @@
+"""The documentation says what is so: its Python runs, and the lines it quotes are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    "README.md",
+    *(f"docs/{page}.md" for page in ("quickstart", "write-a-tuner", "bring-your-model", "bring-your-data")),
+]
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page):
+    code = blocks(page)
+    assert code
+    names = {"__name__": page}
+    exec(compile("\n".join(code), page, "exec"), names)
+    for framework in ("equinox", "flax", "plain"):
+        if f"{framework}_accuracy" in names:
+            assert names[f"{framework}_accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_examples_run(script, capsys):
+    exec(compile((ROOT / "examples" / script).read_text(), script, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
+
+
+def test_the_paper_page_quotes_lines_that_are_there():
+    rows = re.findall(r"\| `(src/[^`]+)` \| `([^`]+)` \|", (ROOT / "docs" / "paper.md").read_text())
+    assert len(rows) > 15
+    for file, line in rows:
+        assert line in (ROOT / file).read_text(), f"{file} no longer has {line}"
+
+
+def test_the_file_tree_of_the_readme_is_the_source_tree():
+    tree = (ROOT / "README.md").read_text()
+    for path in (ROOT / "src" / "fathom").rglob("*.py"):
+        if path.name not in ("__init__.py", "__main__.py"):
+            assert path.name in tree, f"README's tree lacks {path.name}"
