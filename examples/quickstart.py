@@ -20,6 +20,5 @@ algorithm = fathom.federated(
 for record in fathom.train(algorithm, federation, key=jax.random.key(0), rounds=100, cohort=10, test=test, every=5):
     if record.metrics:
         lr, epochs, batch = (value[0] for value in record.hparams)  # one value per client, here all the same
-        print(
-            f"round {record.round:3d}: accuracy {record.metrics['accuracy']:.3f} with {lr=:.3f} {epochs=:.2f} {batch=:.1f}"
-        )
+        accuracy = record.metrics["accuracy"]
+        print(f"round {record.round:3d}: {accuracy=:.3f} with {lr=:.3f} {epochs=:.2f} {batch=:.1f}")
