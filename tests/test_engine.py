@@ -268,6 +268,21 @@ def test_metrics_come_every_so_often_and_after_the_last_round():
     assert [r.round for r in got if r.metrics] == [3, 6, 7]
 
 
+def test_a_run_that_diverges_says_so():
+    fed = federation(clients(15, [20, 30]))
+    with pytest.raises(FloatingPointError, match=r"diverged.*after round .*lower lr"):
+        records(algorithm(lr=1e38), fed, 20, 2)
+
+
+def test_old_style_keys_are_one_trial():
+    fed = federation(clients(16, [20, 30]))
+    old, new = (
+        list(fathom.train(algorithm(), fed, key=key, rounds=1, cohort=1))
+        for key in (jax.random.PRNGKey(4), jax.random.key(4))
+    )
+    assert_same_run(old, new)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

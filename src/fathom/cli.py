@@ -1,5 +1,6 @@
 """The command line: parse, call, print."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -111,13 +112,13 @@ def _run(spec: Any, out: Path, console: Console) -> None:
             for row in rows:
                 view.add(row)
                 done = row["round"]
-    except KeyboardInterrupt:
-        if done:
-            curves.draw([out], out / "curves.png")
-        kept = f"{out} holds what was measured" if done else "nothing was kept"
+    except (KeyboardInterrupt, FloatingPointError) as error:
+        kept = "nothing was written"
+        if (out / "spec.toml").exists():
+            kept = f"{curves.draw([out], out / 'curves.png').parent} holds what was measured"
+        if isinstance(error, FloatingPointError):
+            _fail(f"{error} {kept}.", code=1)
         _fail(f"stopped after round {done} of {spec.rounds}; {kept}.", code=130)
-    import json
-
     picture = curves.draw([out], out / "curves.png")
     terminal.summary(console, json.loads((out / "summary.json").read_text()), f"{out} (look at {picture})")
 

@@ -74,57 +74,59 @@ def train(
     lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or a lane
     per client for an accelerator, at most 128). They change the time a round takes and not its result.
     """
-    sampler, size = _sampler(federation, cohort, rounds)
+    sample, size = _sampler(federation, cohort, rounds)
     if order not in get_args(Order):
         raise ValueError(f"order={order!r} is not known; choose from {', '.join(get_args(Order))}.")
     if every < 1:
         raise ValueError(f"every={every} must be at least 1: it is the number of rounds between evaluations.")
-    return _train(algorithm, federation, key, rounds, sampler, size, test, every, order, lanes, devices)
+
+    def records() -> Iterator[Record]:
+        began = time.perf_counter()
+        keys = _keys(key)
+        used = list(devices or jax.devices())
+        mesh = device_mesh(used)
+        put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else used[0])
+        capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
+        examples = put(federation.examples)
+        tests = None if test is None else put(chunks(test, parts=len(used)))
+        states = put(_init(algorithm, keys, size))
+        hparams = jax.device_get(states.hparams)
+        model_bytes = _bytes(states.params) // len(keys)
+        totals = _Totals.zero(len(keys))
+        for number in range(1, rounds + 1):
+            places = [sample(trial_key, number) for trial_key in jax.random.key_data(keys).tolist()]
+            states, info = _round(
+                algorithm,
+                states,
+                _cohorts(federation, examples, places, size),
+                lanes=lanes or _default_lanes(len(keys) * size),
+                slots=slots(hparams.batch, algorithm.hparams.batch, capacity or None),
+                capacity=capacity,
+                order=order,
+                mesh=mesh,
+            )
+            metrics = None
+            if tests is not None and (number % every == 0 or number == rounds):
+                metrics = evaluate(algorithm.task, states.params, *tests, mesh=mesh)
+            info, metrics = jax.device_get((info, metrics))
+            hparams = info.next_hparams
+            totals = totals.plus(info.clients, algorithm.tuner, model_bytes)
+            seconds = time.perf_counter() - began
+            for trial in range(len(keys)):
+                yield _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
+            if not all(np.isfinite(leaf).all() for leaf in hparams):
+                raise FloatingPointError(
+                    f"training diverged: the hyperparameters are no longer finite after round {number}; "
+                    "start from a lower lr, or bound it with `clamp`."
+                )
+
+    return records()
 
 
-def _train(
-    algorithm: Algorithm,
-    federation: Federation,
-    key: Key,
-    rounds: int,
-    sampler: Any,
-    size: int,
-    test: Batch | None,
-    every: int,
-    order: Order,
-    lanes: int | None,
-    devices: Sequence[Device] | None,
-) -> Iterator[Record]:
-    began = time.perf_counter()
-    keys = jnp.atleast_1d(key)
-    mesh = device_mesh(list(devices or jax.devices()))
-    put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else (devices or jax.devices())[0])
-    lanes = lanes or _default_lanes(len(keys) * size)
-    capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
-    examples = put(federation.examples)
-    tests = None if test is None else put(chunks(test, parts=mesh.size if mesh else 1))
-    seeds = [np.random.default_rng([*jax.random.key_data(k).tolist()]).integers(2**32) for k in keys]
-
-    states = put(_init(algorithm, keys, size))
-    hparams = jax.device_get(states.hparams)
-    model_bytes = _bytes(states.params) // len(keys)
-    totals = _Totals.zero(len(keys))
-    for number in range(1, rounds + 1):
-        places = [sampler(seed, number) for seed in seeds]
-        cohorts = _cohorts(federation, examples, places, size)
-        cut = slots(hparams.batch, algorithm.hparams.batch, capacity or None)
-        states, info = _round(
-            algorithm, states, cohorts, lanes=lanes, slots=cut, capacity=capacity, order=order, mesh=mesh
-        )
-        metrics = None
-        if tests is not None and (number % every == 0 or number == rounds):
-            metrics = evaluate(algorithm.task, states.params, *tests, mesh=mesh)
-        info, metrics = jax.device_get((info, metrics))
-        hparams = info.next_hparams
-        totals = totals.plus(info.clients, algorithm.tuner, model_bytes)
-        seconds = time.perf_counter() - began
-        for trial in range(len(keys)):
-            yield _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
+def _keys(key: Key) -> Key:
+    """One typed key per trial, from a key or an array of keys, old style or new."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return jnp.atleast_1d(key if typed else jax.random.wrap_key_data(key))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "cohort"))
@@ -195,7 +197,7 @@ def _record(
 
 
 def _sampler(federation: Federation, cohort: int | Sequence[Sequence[Any]], rounds: int) -> tuple[Any, int]:
-    """A function from (seed, round) to the places of that round's clients, and the most it returns."""
+    """A function from (key data, round) to the places of that round's clients, and the most it returns."""
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1.")
     total = len(federation)
@@ -203,14 +205,14 @@ def _sampler(federation: Federation, cohort: int | Sequence[Sequence[Any]], roun
         if not 1 <= cohort <= total:
             remedy = "lower `cohort`" if cohort > total else "ask for at least one"
             raise ValueError(f"cohort={cohort} cannot be drawn from a federation of {total} clients; {remedy}.")
-        return lambda seed, number: np.random.default_rng([seed, number]).choice(total, cohort, False), int(cohort)
+        return lambda key, number: np.random.default_rng([*key, number]).choice(total, cohort, False), int(cohort)
     if len(cohort) < rounds:
         raise ValueError(f"cohort lists the clients of {len(cohort)} rounds, rounds={rounds} needs as many lists.")
     listed = [federation.places(clients) for clients in cohort[:rounds]]
     for number, places in enumerate(listed, 1):
         if len(set(places.tolist())) < len(places):
             raise ValueError(f"cohort of round {number} names a client twice; name each once.")
-    return lambda seed, number: listed[number - 1], max(1, *(len(places) for places in listed))
+    return lambda key, number: listed[number - 1], max(1, *(len(places) for places in listed))
 
 
 def _cohorts(federation: Federation, examples: Batch, places: list[np.ndarray], size: int) -> Cohort:

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,10 @@ class Federation:
         """Examples of each client, (clients,)."""
         return np.diff(self.offsets)
 
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {client: place for place, client in enumerate(self.ids)}
+
     def client(self, client_id: Any) -> dict[str, np.ndarray]:
         """One client's examples."""
         (place,) = self.places([client_id])
@@ -59,13 +64,12 @@ class Federation:
 
     def places(self, client_ids: Sequence[Any]) -> np.ndarray:
         """Where these clients stand in the federation."""
-        index = {client: place for place, client in enumerate(self.ids)}
-        unknown = [client for client in client_ids if str(client) not in index]
+        unknown = [client for client in client_ids if str(client) not in self._index]
         if unknown:
             raise ValueError(
                 f"client {unknown[0]!r} is not in the federation; its ids run from {self.ids[0]!r} to {self.ids[-1]!r}."
             )
-        return np.array([index[str(client)] for client in client_ids], np.int64)
+        return np.array([self._index[str(client)] for client in client_ids], np.int64)
 
     def names(self, places: np.ndarray) -> np.ndarray:
         """A number for each of these clients that depends on its id alone, (n,) uint32."""

@@ -1,5 +1,6 @@
 """A run as it goes on, in the terminal: a live view, or plain lines where nobody is looking."""
 
+from math import isfinite
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -91,7 +92,7 @@ class View:
         table.add_column(style="cyan", no_wrap=True)
         table.add_column(style="dim", overflow="fold")
         for label, name, form in CURVES:
-            values = [v for v in (_value(row, name) for row in self.rows) if v is not None]
+            values = [v for v in (_value(row, name) for row in self.rows) if v is not None and isfinite(v)]
             table.add_row(label, form.format(values[-1]) if values else "-", _sparkline(values), MEANING[name])
         parts: list[RenderableType] = [self.progress, Text(), table]
         if not self.rows:

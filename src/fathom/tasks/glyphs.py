@@ -32,7 +32,7 @@ def load(writers: int = 300, heterogeneity: float = 1.0, seed: int = 0) -> tuple
 
 
 def init(key: Key) -> Params:
-    """First parameters of the network, 127,006 of them."""
+    """First parameters of the network, 115,582 of them."""
     shapes = {"conv1": (5, 5, 1, 16), "conv2": (3, 3, 16, 32), "dense1": (800, 128), "dense2": (128, 62)}
     keys = jax.random.split(key, len(shapes))
     return {name: weights(k, *shape) for (name, shape), k in zip(shapes.items(), keys, strict=True)}

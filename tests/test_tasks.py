@@ -1,0 +1,98 @@
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fathom
+from fathom.core.evaluate import chunks, evaluate
+from fathom.tasks import TASKS, glyphs, layers
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_gives_losses_and_metrics_per_example(name):
+    options = {"glyphs": {"writers": 2}, "synthetic": {"clients": 2}}[name]
+    task, federation, test = fathom.tasks.load(name, **options)
+    params = task.init(jax.random.key(0))
+    batch = {key: value[:7] for key, value in federation.examples.items()}
+    assert task.loss(params, batch, jax.random.key(1)).shape == (7,)
+    assert all(value.shape == (7,) for value in task.metrics(params, batch).values())
+    assert set(test) == set(federation.examples)
+    assert abs(len(test["y"]) / (len(test["y"]) + federation.sizes.sum()) - 0.1) < 0.02
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ValueError, match="no task 'glyph'; choose from glyphs, synthetic. Did you mean 'glyphs'"):
+        fathom.tasks.load("glyph")
+
+
+def test_the_glyphs_network_has_the_stated_size():
+    sizes = [leaf.size for leaf in jax.tree.leaves(glyphs.init(jax.random.key(0)))]
+    assert sum(sizes) == 115_582
+
+
+def test_convolution_and_pooling_are_the_usual_ones():
+    key = jax.random.key(0)
+    params = layers.weights(key, 3, 3, 4, 6)
+    params["b"] = jnp.arange(6.0)
+    x = jax.random.normal(key, (2, 10, 12, 4))
+    usual = jax.lax.conv_general_dilated(x, params["w"], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(layers.conv(params, x), usual + params["b"], atol=1e-5)
+    pooled = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    np.testing.assert_array_equal(layers.max_pool(x), pooled)
+
+
+def test_first_weights_are_truncated_normal_with_the_fan_in():
+    w = layers.weights(jax.random.key(0), 3, 3, 16, 200)["w"]
+    assert float(jnp.abs(w).max()) <= 2 / 12 + 1e-6
+    np.testing.assert_allclose(float(w.std()), 0.8796 / 12, rtol=0.02)  # of a normal cut at 2 sd
+
+
+@pytest.mark.parametrize("rows", [1, 5, 256, 700])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_metrics_do_not_depend_on_how_a_test_set_is_cut(rows, parts):
+    rng = np.random.default_rng(rows)
+    test = {"x": rng.normal(size=(rows, 3)).astype(np.float32), "n": rng.integers(0, 5, rows)}
+
+    def metrics(params, batch):
+        value = batch["x"] @ params
+        return {"mean": value, "weighted": (value * batch["n"], batch["n"])}
+
+    task = fathom.Task(lambda key: jnp.ones(3), lambda params, batch, key: batch["x"] @ params, metrics)
+    params = jnp.stack([jnp.ones(3), jnp.arange(3.0)])
+    got = evaluate(task, params, *chunks(test, 100, parts))
+    for trial in range(2):
+        value = test["x"] @ np.asarray(params[trial])
+        np.testing.assert_allclose(got["mean"][trial], value.mean(), rtol=1e-4, atol=1e-6)
+        weighted = (value * test["n"]).sum() / max(test["n"].sum(), 1)
+        np.testing.assert_allclose(got["weighted"][trial], weighted, rtol=1e-4, atol=1e-6)
+
+
+def test_glyphs_are_learned_in_a_few_rounds():
+    task, federation, test = fathom.tasks.load("glyphs", writers=40)
+    algorithm = fathom.federated(
+        task,
+        tuner=fathom.tuners.fixed(),
+        hparams=fathom.HParams(0.1, 2.0, 8.0),
+        server_opt=optax.sgd(1.0),
+    )
+    test = {key: value[:300] for key, value in test.items()}
+    options = {"key": jax.random.key(0), "rounds": 12, "cohort": 10, "test": test, "every": 12}
+    (*_, last) = fathom.train(algorithm, federation, **options)
+    assert last.metrics["accuracy"] > 0.15  # one in 62 by chance
+
+
+@pytest.mark.slow
+def test_the_default_run_learns_and_fathom_needs_fewer_rounds_than_fedavg(tmp_path):
+    needed = {}
+    for tuner in ("fathom", "fixed"):
+        command = [sys.executable, "-m", "fathom", "run", "--tuner", tuner, "--trials", "3", "--out", tuner]
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=1500)
+        summary = json.loads((tmp_path / tuner / "summary.json").read_text())
+        assert summary["reached_target"] == "3 of 3"
+        needed[tuner] = summary["rounds_to_target"]["mean"]
+    assert needed["fathom"] < 0.9 * needed["fixed"]
