@@ -47,9 +47,9 @@ def clients(seed, sizes, features=FEATURES, classes=CLASSES):
 def federation(data, rows=None):
     """The same as a Federation; filled up to `rows`, so that many federations share one compiled round."""
     made = fathom.Federation.from_arrays({i: {"x": x, "y": y} for i, (x, y) in enumerate(data)})
-    extra = 0 if rows is None else rows - int(made.offsets[-1])
+    extra = 0 if rows is None else rows - int(made.sizes.sum())
     padded = {k: np.concatenate([v, np.zeros((extra, *v.shape[1:]), v.dtype)]) for k, v in made.examples.items()}
-    return fathom.Federation(made.ids, made.offsets, padded)
+    return fathom.Federation(made.ids, made.starts, made.sizes, padded)
 
 
 def flat(params):
@@ -68,7 +68,7 @@ def algorithm(tuner=None, lr=0.1, epochs=1.0, batch=8.0, task=None, **options):
 def whole(fed, places=None):
     """A Cohort of these clients of a federation, of all by default."""
     places = np.arange(len(fed)) if places is None else np.asarray(places)
-    start, size = fed.offsets[places].astype(np.int32), fed.sizes[places].astype(np.int32)
+    start, size = fed.starts[places].astype(np.int32), fed.sizes[places].astype(np.int32)
     return Cohort(fed.examples, *(jnp.asarray(a) for a in (start, size, fed.names(places))))
 
 

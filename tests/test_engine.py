@@ -48,7 +48,7 @@ def test_the_engine_computes_what_the_reference_computes(seed, sizes, form, lr, 
     tuner = fathom.tuners.fathom(form=form) if tune else fathom.tuners.fixed()._replace(form=form)
     want = run(START, data, cohorts, lr, epochs, batch, tune=tune, form=form)
     fed = federation(data, ROWS)
-    test = {name: feature[: fed.offsets[-1]] for name, feature in fed.examples.items()}
+    test = {name: feature[: fed.sizes.sum()] for name, feature in fed.examples.items()}
     got = records(algorithm(tuner, lr, epochs, batch), fed, 3, cohorts, order="cyclic", test=test)
     compare(got, want, data)
 

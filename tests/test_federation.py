@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import fathom
-from fathom.data import cache, split, synthetic
+from fathom.data import at_least, cache, pooled, split, synthetic
 
 A = {"x": np.ones((3, 2)), "y": np.array([0, 1, 2])}
 
@@ -87,3 +87,13 @@ def test_synthetic_clients_differ_with_alpha_and_beta():
     assert centres[1] > 3 * centres[0]
     assert all(50 <= len(c["y"]) <= 1000 and c["x"].shape[1] == 60 for c in apart.values())
     np.testing.assert_array_equal(synthetic.make(clients=3)["client_001"]["x"], synthetic.make()["client_001"]["x"])
+
+
+def test_small_clients_can_be_left_out_without_copying():
+    fed = fathom.Federation.from_arrays({i: {"x": np.arange(n) + 100 * i} for i, n in enumerate([3, 10, 5])})
+    kept = at_least(fed, 5)
+    assert kept.ids == ("1", "2")
+    assert kept.examples["x"] is fed.examples["x"]
+    assert pooled(kept)["x"].tolist() == [*range(100, 110), *range(200, 205)]
+    with pytest.raises(ValueError, match="no client has 11 examples; the largest has 10"):
+        at_least(fed, 11)

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fathom.core.evaluate import chunks, evaluate
+from fathom.core.feed import feed, sampler
 from fathom.core.plan import slots
 from fathom.core.round import device_mesh
 from fathom.core.types import (
@@ -69,12 +70,13 @@ def train(
 
     key: a random key, or an array of them: one trial each, all in one program; every trial then has a record.
     cohort: how many clients to sample each round, or the ids of the clients of every round.
-    test: arrays to evaluate on every `every` rounds and after the last.
+    test: arrays to evaluate on every `every` rounds and after the last; or several such sets by name, of which
+    "test" gives the metrics their plain names and another, say "unseen", gives "unseen_accuracy".
     order: "shuffled" reshuffles a client's examples for every pass; "cyclic" takes them as they stand.
     lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or a lane
     per client for an accelerator, at most 128). They change the time a round takes and not its result.
     """
-    sample, size = _sampler(federation, cohort, rounds)
+    sample, size = sampler(federation, cohort, rounds)
     if order not in get_args(Order):
         raise ValueError(f"order={order!r} is not known; choose from {', '.join(get_args(Order))}.")
     if every < 1:
@@ -87,18 +89,17 @@ def train(
         mesh = device_mesh(used)
         put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else used[0])
         capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
-        examples = put(federation.examples)
-        tests = None if test is None else put(chunks(test, parts=len(used)))
+        tests = {name: put(chunks(batch, parts=len(used))) for name, batch in _test_sets(test).items()}
         states = put(_init(algorithm, keys, size))
         hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
         totals = _Totals.zero(len(keys))
-        for number in range(1, rounds + 1):
-            places = [sample(trial_key, number) for trial_key in jax.random.key_data(keys).tolist()]
+        supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), rounds, size, put)
+        for number, supply in enumerate(supplies, 1):
             states, info = _round(
                 algorithm,
                 states,
-                _cohorts(federation, examples, places, size),
+                supply.cohorts,
                 lanes=lanes or _default_lanes(len(keys) * size),
                 slots=slots(hparams.batch, algorithm.hparams.batch, capacity or None),
                 capacity=capacity,
@@ -106,14 +107,18 @@ def train(
                 mesh=mesh,
             )
             metrics = None
-            if tests is not None and (number % every == 0 or number == rounds):
-                metrics = evaluate(algorithm.task, states.params, *tests, mesh=mesh)
+            if tests and (number % every == 0 or number == rounds):
+                metrics = {
+                    prefix + name: value
+                    for prefix, cut in tests.items()
+                    for name, value in evaluate(algorithm.task, states.params, *cut, mesh=mesh).items()
+                }
             info, metrics = jax.device_get((info, metrics))
             hparams = info.next_hparams
             totals = totals.plus(info.clients, algorithm.tuner, model_bytes)
             seconds = time.perf_counter() - began
             for trial in range(len(keys)):
-                yield _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
+                yield _record(number, trial, info, metrics, totals, seconds, len(supply.places[trial]))
             if not all(np.isfinite(leaf).all() for leaf in hparams):
                 raise FloatingPointError(
                     f"training diverged: the hyperparameters are no longer finite after round {number}; "
@@ -121,6 +126,14 @@ def train(
                 )
 
     return records()
+
+
+def _test_sets(test: Batch | None) -> dict[str, Batch]:
+    """Test sets by the prefix of their metrics."""
+    if not test:
+        return {}
+    several = all(isinstance(value, dict) for value in test.values())
+    return {"" if name == "test" else f"{name}_": batch for name, batch in test.items()} if several else {"": test}
 
 
 def _keys(key: Key) -> Key:
@@ -193,39 +206,6 @@ def _record(
         loss=float(info.loss[trial]),
         metrics=None if metrics is None else {name: float(v[trial]) for name, v in metrics.items()},
         seconds=seconds,
-    )
-
-
-def _sampler(federation: Federation, cohort: int | Sequence[Sequence[Any]], rounds: int) -> tuple[Any, int]:
-    """A function from (key data, round) to the places of that round's clients, and the most it returns."""
-    if rounds < 1:
-        raise ValueError(f"rounds={rounds} must be at least 1.")
-    total = len(federation)
-    if isinstance(cohort, int | np.integer):
-        if not 1 <= cohort <= total:
-            remedy = "lower `cohort`" if cohort > total else "ask for at least one"
-            raise ValueError(f"cohort={cohort} cannot be drawn from a federation of {total} clients; {remedy}.")
-        return lambda key, number: np.random.default_rng([*key, number]).choice(total, cohort, False), int(cohort)
-    if len(cohort) < rounds:
-        raise ValueError(f"cohort lists the clients of {len(cohort)} rounds, rounds={rounds} needs as many lists.")
-    listed = [federation.places(clients) for clients in cohort[:rounds]]
-    for number, places in enumerate(listed, 1):
-        if len(set(places.tolist())) < len(places):
-            raise ValueError(f"cohort of round {number} names a client twice; name each once.")
-    return lambda key, number: listed[number - 1], max(1, *(len(places) for places in listed))
-
-
-def _cohorts(federation: Federation, examples: Batch, places: list[np.ndarray], size: int) -> Cohort:
-    """The trials' cohorts, filled up with absent clients to the same size; each leaf (trials, size)."""
-
-    def filled(values: list[np.ndarray], dtype: type) -> np.ndarray:
-        return np.stack([np.pad(v, (0, size - len(v))) for v in values]).astype(dtype)
-
-    return Cohort(
-        examples=examples,
-        start=filled([federation.offsets[p] for p in places], np.int32),
-        size=filled([federation.sizes[p] for p in places], np.int32),
-        client=filled([federation.names(p) for p in places], np.uint32),
     )
 
 

@@ -104,7 +104,7 @@ def federated(
         clients = ClientStats(
             examples=cohorts.size,
             steps=planned.steps,
-            grads=seen,
+            grads=seen * task.unit,
             loss=results.loss / jnp.maximum(seen, 1),
             alignment=jnp.where(seen > 0, results.alignment, 0.0),
             drift=results.drift,

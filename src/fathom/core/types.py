@@ -81,6 +81,7 @@ class Task(NamedTuple):
     init: Callable[[Key], Params]
     loss: Callable[[Params, Batch, Key], Array]
     metrics: Callable[[Params, Batch], dict[str, Any]]
+    unit: int = 1  # gradients that an example counts for: the words of a sentence
 
 
 class ServerState(NamedTuple):

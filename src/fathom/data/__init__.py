@@ -1,5 +1,5 @@
 """Federations: the data that clients keep."""
 
-from fathom.data.federation import Federation, split
+from fathom.data.federation import Federation, at_least, pooled, split
 
-__all__ = ["Federation", "split"]
+__all__ = ["Federation", "at_least", "pooled", "split"]

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients and their examples, in memory."""
+    """Clients and their examples."""
 
     ids: tuple[str, ...]  # one per client
-    offsets: np.ndarray  # (clients + 1,) int64: client i has rows offsets[i] to offsets[i + 1]
-    examples: dict[str, np.ndarray]  # (rows, ...) per feature
+    starts: np.ndarray  # (clients,) int64: each client's first row
+    sizes: np.ndarray  # (clients,) int64: its number of rows
+    examples: dict[str, np.ndarray]  # (rows, ...) per feature; in memory, or mapped from disk
 
     @classmethod
     def from_arrays(cls, clients: Mapping[Any, Mapping[str, Any]]) -> "Federation":
@@ -27,30 +28,24 @@ class Federation:
         if not clients:
             raise ValueError("a federation needs at least one client; the mapping given is empty.")
         arrays = {
-            str(client): {name: _array(value, client, name) for name, value in features.items()}
+            str(client): {name: narrowed(value, client, name) for name, value in features.items()}
             for client, features in clients.items()
         }
         if len(arrays) < len(clients):
             raise ValueError("two client ids are the same when written as text; give each client its own.")
         first_id, first = next(iter(arrays.items()))
         for client, features in arrays.items():
-            _check(client, features, first_id, first)
-        sizes = [len(next(iter(features.values()))) for features in arrays.values()]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+            check_client(client, features, first_id, first)
+        sizes = np.array([len(next(iter(features.values()))) for features in arrays.values()], np.int64)
         examples = {name: np.concatenate([features[name] for features in arrays.values()]) for name in first}
-        return cls(tuple(arrays), offsets, examples)
+        return cls(tuple(arrays), np.cumsum(sizes) - sizes, sizes, examples)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __repr__(self) -> str:
         features = ", ".join(f"{n} {a.dtype} {a.shape[1:]}" for n, a in self.examples.items())
-        return f"Federation of {len(self)} clients, {self.offsets[-1]} examples: {features}"
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Examples of each client, (clients,)."""
-        return np.diff(self.offsets)
+        return f"Federation of {len(self)} clients, {self.sizes.sum()} examples: {features}"
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -59,7 +54,7 @@ class Federation:
     def client(self, client_id: Any) -> dict[str, np.ndarray]:
         """One client's examples."""
         (place,) = self.places([client_id])
-        rows = slice(self.offsets[place], self.offsets[place + 1])
+        rows = slice(self.starts[place], self.starts[place] + self.sizes[place])
         return {name: feature[rows] for name, feature in self.examples.items()}
 
     def places(self, client_ids: Sequence[Any]) -> np.ndarray:
@@ -76,7 +71,7 @@ class Federation:
         return np.array([zlib.crc32(self.ids[place].encode()) for place in places], np.uint32)
 
 
-def _array(value: Any, client: Any, name: str) -> np.ndarray:
+def narrowed(value: Any, client: Any, name: str) -> np.ndarray:
     """The value as an array of a type that devices take: 64-bit numbers become 32-bit ones."""
     array = np.asarray(value)
     narrow = {"f": np.float32, "i": np.int32, "u": np.uint32}.get(array.dtype.kind)
@@ -85,7 +80,7 @@ def _array(value: Any, client: Any, name: str) -> np.ndarray:
     return array.astype(narrow) if narrow and array.dtype.itemsize == 8 else array
 
 
-def _check(client: str, features: dict[str, np.ndarray], first_id: str, first: dict[str, np.ndarray]) -> None:
+def check_client(client: str, features: dict[str, np.ndarray], first_id: str, first: dict[str, np.ndarray]) -> None:
     """Refuse a client that does not fit the first one, or whose data cannot be trained on."""
     if features.keys() != first.keys():
         raise ValueError(
@@ -112,11 +107,29 @@ def _check(client: str, features: dict[str, np.ndarray], first_id: str, first: d
             )
 
 
+def pooled(federation: Federation) -> dict[str, np.ndarray]:
+    """The examples of all clients, one after another."""
+    rows = _rows(federation.starts, federation.sizes)
+    return {name: feature[rows] for name, feature in federation.examples.items()}
+
+
 def split(federation: Federation, share: float = 0.1) -> tuple[Federation, dict[str, np.ndarray]]:
     """Set the last `share` of every client's examples aside as one test set; a client keeps at least one."""
     kept = np.maximum(np.ceil(federation.sizes * (1 - share) - 1e-9), 1).astype(np.int64)
-    place = np.arange(federation.offsets[-1]) - np.repeat(federation.offsets[:-1], federation.sizes)
-    training = place < np.repeat(kept, federation.sizes)
-    train = {name: feature[training] for name, feature in federation.examples.items()}
-    test = {name: feature[~training] for name, feature in federation.examples.items()}
-    return Federation(federation.ids, np.concatenate([[0], np.cumsum(kept)]), train), test
+    aside = replace(federation, starts=federation.starts + kept, sizes=federation.sizes - kept)
+    return replace(federation, sizes=kept), pooled(aside)
+
+
+def at_least(federation: Federation, examples: int) -> Federation:
+    """The clients that have at least so many examples."""
+    (places,) = np.nonzero(federation.sizes >= examples)
+    if not len(places):
+        raise ValueError(f"no client has {examples} examples; the largest has {federation.sizes.max()}. Ask for fewer.")
+    ids = tuple(federation.ids[place] for place in places)
+    return replace(federation, ids=ids, starts=federation.starts[places], sizes=federation.sizes[places])
+
+
+def _rows(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The rows of clients that start there and have so many, one client after another."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(sizes.sum())

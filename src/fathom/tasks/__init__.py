@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 TASKS = {
     "glyphs": Entry(
         glyphs.load,
-        Defaults(HParams(0.1, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=120, every=5, target=0.65),
+        Defaults(HParams(0.1, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=120, every=5, target=0.6),
         "62 handwritten characters, 300 synthetic writers, a small CNN; drawn on your machine, no download",
     ),
     "synthetic": Entry(

@@ -38,3 +38,15 @@ def weights(key: Key, *shape: int) -> Params:
         fan_in *= extent
     w = jax.random.truncated_normal(key, -2.0, 2.0, shape) / jnp.sqrt(fan_in)
     return {"w": w, "b": jnp.zeros(shape[-1])}
+
+
+def dropout(key: Key | None, rate: float, x: Array) -> Array:
+    """Set a share of the values to 0 and scale up the rest; leave them all without a key.
+
+    The mask is drawn from 8 bits a value, a quarter of the work: rates are kept to 1/256.
+    """
+    if key is None:
+        return x
+    keep = round((1 - rate) * 256)
+    mask = jax.random.bits(key, x.shape, jnp.uint8) < keep
+    return jnp.where(mask, x * (256 / keep), 0.0)

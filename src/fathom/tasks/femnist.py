@@ -1,0 +1,49 @@
+"""Character recognition on Federated EMNIST-62, with the paper's convolutional network (its Table 2)."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fathom.core.types import Array, Batch, Key, Params, Task
+from fathom.tasks.layers import conv, dense, dropout, max_pool, weights
+
+SHAPES = {"conv1": (3, 3, 1, 32), "conv2": (3, 3, 32, 64), "dense1": (9216, 128), "dense2": (128, 62)}
+
+
+def init(key: Key) -> Params:
+    """First parameters of the network, 1,206,590 of them."""
+    keys = jax.random.split(key, len(SHAPES))
+    return {name: weights(k, *shape) for (name, shape), k in zip(SHAPES.items(), keys, strict=True)}
+
+
+def network(params: Params, x: Array, key: Key | None = None) -> Array:
+    """(n, 28, 28, 1) images with ink = 1 to (n, 62) scores; with dropout where a key is given."""
+    keys = (None, None) if key is None else jax.random.split(key)
+    x = jax.nn.relu(conv(params["conv1"], x))
+    x = max_pool(jax.nn.relu(conv(params["conv2"], x)))  # (n, 12, 12, 64)
+    x = dropout(keys[0], 0.25, x).reshape(x.shape[0], -1)
+    x = dropout(keys[1], 0.5, jax.nn.relu(dense(params["dense1"], x)))
+    return dense(params["dense2"], x)
+
+
+def ink(pixels: Array) -> Array:
+    """(n, 28, 28) uint8 images, paper 255 and ink 0, to the network's input."""
+    return 1 - pixels[..., None].astype(jnp.float32) / 255
+
+
+def loss(params: Params, batch: Batch, key: Key) -> Array:
+    """Cross entropy of each image."""
+    scores = network(params, ink(batch["x"]), key)
+    return optax.softmax_cross_entropy_with_integer_labels(scores, batch["y"].astype(jnp.int32))
+
+
+def metrics(params: Params, batch: Batch) -> dict[str, Array]:
+    """Whether each image is recognised, and its loss."""
+    scores, y = network(params, ink(batch["x"])), batch["y"].astype(jnp.int32)
+    return {
+        "accuracy": jnp.argmax(scores, -1) == y,
+        "loss": optax.softmax_cross_entropy_with_integer_labels(scores, y),
+    }
+
+
+TASK = Task(init, loss, metrics)
