@@ -10,10 +10,11 @@ import pytest
 
 import fathom
 from fathom.core.evaluate import chunks, evaluate
-from fathom.tasks import TASKS, glyphs, layers
+from fathom.data import disk
+from fathom.tasks import glyphs, layers
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["glyphs", "synthetic"])
 def test_every_task_gives_losses_and_metrics_per_example(name):
     options = {"glyphs": {"writers": 2}, "synthetic": {"clients": 2}}[name]
     task, federation, test = fathom.tasks.load(name, **options)
@@ -96,3 +97,54 @@ def test_the_default_run_learns_and_fathom_needs_fewer_rounds_than_fedavg(tmp_pa
         assert summary["reached_target"] == "3 of 3"
         needed[tuner] = summary["rounds_to_target"]["mean"]
     assert needed["fathom"] < 0.9 * needed["fixed"]
+
+
+@pytest.fixture
+def writers(tmp_path, monkeypatch):
+    """A small imported data set in the form of Federated EMNIST."""
+    monkeypatch.setenv("FATHOM_DATA", str(tmp_path / "data"))
+    rng = np.random.default_rng(0)
+
+    def clients(size):
+        for i in range(6):
+            n = size + 3 * i
+            yield f"w{i}", {"x": rng.integers(0, 256, (n, 28, 28), np.uint8), "y": rng.integers(0, 62, n, np.uint8)}
+
+    disk.write("writers", {"train": clients(5), "test": clients(2)}, {})
+    return "writers"
+
+
+def test_femnist_trains_on_an_imported_data_set(writers):
+    task, federation, test = fathom.tasks.load("femnist", data=writers, least=8, test_examples=20)
+    assert len(federation) == 5
+    assert len(test["test"]["y"]) == 20
+    algorithm = fathom.federated(task, tuner=fathom.tuners.fathom(), hparams=fathom.HParams(0.1, 1.0, 20.0))
+    (record,) = fathom.train(algorithm, federation, key=jax.random.key(0), rounds=1, cohort=2, test=test)
+    assert np.isfinite(record.metrics["loss"])
+
+
+def test_stackoverflow_trains_on_an_imported_data_set_and_reports_unseen_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATHOM_DATA", str(tmp_path / "data"))
+    rng = np.random.default_rng(0)
+
+    def users(count, prefix):
+        for i in range(count):
+            tokens = rng.integers(3, 23, (4 + i, 21), np.uint16)
+            tokens[:, 0] = 1
+            yield f"{prefix}{i}", {"tokens": tokens}
+
+    words = [f"word{i}" for i in range(20)]
+    disk.write("talk", {"train": users(4, "a"), "test": users(4, "a"), "unseen": users(2, "b")}, {"vocabulary": words})
+    task, federation, test = fathom.tasks.load("stackoverflow", data="talk", embedding=4, hidden=6)
+    algorithm = fathom.federated(task, tuner=fathom.tuners.fathom(), hparams=fathom.HParams(0.3, 1.0, 4.0))
+    (record,) = fathom.train(algorithm, federation, key=jax.random.key(0), rounds=1, cohort=2, test=test)
+    assert {"accuracy", "accuracy_free", "loss", "unseen_accuracy"} <= set(record.metrics)
+    assert record.gradients == 20 * int((record.clients.grads // 20).sum())
+    assert record.gradients >= 20 * 8
+
+
+def test_a_data_set_of_another_kind_is_refused(writers):
+    with pytest.raises(ValueError, match="this task needs"):
+        fathom.tasks.load("stackoverflow", data=writers)
+    with pytest.raises(ValueError, match="there is no data set 'femnist'"):
+        fathom.tasks.load("femnist")

@@ -2,40 +2,45 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from fathom import cli_data
+from fathom.cli_errors import fail
+
 app = typer.Typer(
     name="fathom",
-    help="Federated learning that tunes itself while it trains.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(cli_data.app)
 
 
-@app.callback()
+@app.callback(
+    help="Federated learning that tunes itself while it trains.\n\n"
+    "[bold]fathom run[/bold] trains a small CNN over 300 synthetic writers, with FATHOM adapting the clients' learning "
+    "rate, local epochs and batch size as it goes, and leaves a picture. Nothing needs to be downloaded."
+)
 def main() -> None:
-    """Federated learning that tunes itself while it trains.
-
-    [bold]fathom run[/bold] trains a small CNN over 300 synthetic writers, with FATHOM adapting the clients' learning
-    rate, local epochs and batch size as it goes, and leaves a picture. Nothing needs to be downloaded.
-    """
+    """All commands."""
 
 
 @app.command(
+    help="Train on a task and watch its hyperparameters adapt.\n\n"
+    "Settings that are not given come from the task, or from the spec file. The run directory holds spec.toml (all "
+    "settings: run it again with `fathom run DIR/spec.toml`), records.jsonl, summary.json and curves.png.",
     epilog="Examples:\n\n"
     "  fathom run                                     the embedded task, tuned by FATHOM\n\n"
     "  fathom run --tuner fixed                       the same with plain FedAvg\n\n"
     "  fathom run glyphs --lr 0.05 --trials 3         another start, three trials in one program\n\n"
     "  fathom run --set tuner.form=printed            the paper's equations as they are typeset\n\n"
     "  fathom run --set server_opt.name=fedadam       FATHOM with Adam at the server\n\n"
-    "  fathom run runs/mine/spec.toml                 a run again, from its spec"
+    "  fathom run runs/mine/spec.toml                 a run again, from its spec",
 )
 def run(
     task: Annotated[str, typer.Argument(help="A task's name (see `fathom tasks`) or a SPEC.toml.")] = "glyphs",
@@ -58,11 +63,7 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the spec; may be repeated."),
     ] = None,
 ) -> None:
-    """Train on a task and watch its hyperparameters adapt.
-
-    Settings that are not given come from the task, or from the spec file. The run directory holds spec.toml (all
-    settings: run it again with `fathom run DIR/spec.toml`), records.jsonl, summary.json and curves.png.
-    """
+    """Train on a task."""
     from fathom.experiment import spec as specs
 
     console = Console()
@@ -87,7 +88,7 @@ def run(
         spec = specs.resolve(raw)
         _run(spec, out or _fresh(spec), console)
     except specs.SpecError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _run(spec: Any, out: Path, console: Console) -> None:
@@ -117,8 +118,8 @@ def _run(spec: Any, out: Path, console: Console) -> None:
         if (out / "spec.toml").exists():
             kept = f"{curves.draw([out], out / 'curves.png').parent} holds what was measured"
         if isinstance(error, FloatingPointError):
-            _fail(f"{error} {kept}.", code=1)
-        _fail(f"stopped after round {done} of {spec.rounds}; {kept}.", code=130)
+            fail(f"{error} {kept}.", code=1)
+        fail(f"stopped after round {done} of {spec.rounds}; {kept}.", code=130)
     picture = curves.draw([out], out / "curves.png")
     terminal.summary(console, json.loads((out / "summary.json").read_text()), f"{out} (look at {picture})")
 
@@ -155,10 +156,3 @@ def _fresh(spec: Any) -> Path:
     while (out := Path("runs") / f"{stem}-{number}").exists():
         number += 1
     return out
-
-
-def _fail(message: str, code: int = 2) -> None:
-    """One line to standard error, and an exit code."""
-    sys.stdout.flush()
-    print(f"fathom: {message}", file=sys.stderr)
-    raise typer.Exit(code)

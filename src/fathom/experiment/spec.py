@@ -136,13 +136,18 @@ def _named(raw: Mapping[str, Any], part: str, choices: Mapping[str, Callable], d
     if not isinstance(table, dict):
         raise SpecError(f"{part}={table!r} is neither a name nor a table; give one of {_names(choices)}.")
     name = table.get("name", default)
+    given = {key: value for key, value in table.items() if key != "name"}
+    return {"name": name, **arguments(f"[{part}] {name}", choose(part, name, choices), given)}
+
+
+def choose(part: str, name: Any, choices: Mapping[str, Callable]) -> Callable:
+    """The function of that name."""
     if name not in choices:
         raise SpecError(f"there is no {part} {name!r}; choose from {_names(choices)}.{_near(name, choices)}")
-    given = {key: value for key, value in table.items() if key != "name"}
-    return {"name": name, **_arguments(f"[{part}] {name}", choices[name], given)}
+    return choices[name]
 
 
-def _arguments(where: str, function: Callable, given: Mapping[str, Any]) -> Table:
+def arguments(where: str, function: Callable, given: Mapping[str, Any]) -> Table:
     """The arguments of a function: those given, checked, and the defaults of the others."""
     parameters = inspect.signature(function).parameters
     for key, value in given.items():
@@ -181,10 +186,9 @@ def _schedule(table: Mapping[str, Any]) -> Callable:
     """An optax schedule from its name and arguments."""
     choices = tuners.SCHEDULES
     name = table.get("name")
-    if name not in choices:
-        raise SpecError(f"there is no schedule {name!r}; choose from {_names(choices)}.{_near(name, choices)}")
     given = {key: value for key, value in table.items() if key != "name"}
-    return _make("schedule", choices, {"name": name, **_arguments(f"schedule {name}", choices[name], given)})
+    filled = arguments(f"schedule {name}", choose("schedule", name, choices), given)
+    return _make("schedule", choices, {"name": name, **filled})
 
 
 def _whole(raw: Mapping[str, Any], key: str, default: int, least: int) -> int:

@@ -54,7 +54,8 @@ def _panel(axis: Axes, name: str, specs: list[dict[str, Any]], runs: list[list[d
     axis.spines[["top", "right"]].set_visible(False)
     values = []
     for spec, rows, colour in zip(specs, runs, COLOURS, strict=False):
-        values += _curve(axis, rows, name, colour, spec["tuner"]["name"])
+        tuner = spec["tuner"]["name"]
+        values += _curve(axis, rows, name, colour, "fixed (FedAvg)" if tuner == "fixed" else tuner)
     level = specs[0]["target"] if name == "accuracy" else specs[0]["hparams"][name]
     axis.axhline(level, color="#888888", linewidth=1, linestyle="--")
     label = f"target {level:.0%}" if name == "accuracy" else f"start {level:g}"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fathom.core.types import Batch, HParams, Task
 from fathom.data import Federation
-from fathom.tasks import glyphs, synthetic
+from fathom.tasks import femnist, glyphs, stackoverflow, synthetic
 
 
 class Defaults(NamedTuple):
@@ -38,6 +38,16 @@ TASKS = {
         synthetic.load,
         Defaults(HParams(0.01, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=200, every=5, target=0.7),
         "Synthetic(alpha, beta) of LEAF: logistic regression, milliseconds a round",
+    ),
+    "femnist": Entry(
+        femnist.load,
+        Defaults(HParams(0.1, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=1500, every=10, target=0.86),
+        "the paper's: 62 characters of real writers, its CNN; needs `fathom data import` first",
+    ),
+    "stackoverflow": Entry(
+        stackoverflow.load,
+        Defaults(HParams(0.32, 1.0, 16.0), HParams(1.0, 10.0, 5096.0), cohort=50, rounds=1500, every=10, target=0.23),
+        "the paper's: next-word prediction on users' sentences, its LSTM; needs `fathom data import` first",
     ),
 }
 

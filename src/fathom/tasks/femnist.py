@@ -5,9 +5,22 @@ import jax.numpy as jnp
 import optax
 
 from fathom.core.types import Array, Batch, Key, Params, Task
+from fathom.data import Federation
+from fathom.tasks.imported import load_imported
 from fathom.tasks.layers import conv, dense, dropout, max_pool, weights
 
 SHAPES = {"conv1": (3, 3, 1, 32), "conv2": (3, 3, 32, 64), "dense1": (9216, 128), "dense2": (128, 62)}
+
+
+def load(
+    data: str = "femnist", least: int = 1, test_examples: int = 100_000
+) -> tuple[Task, Federation, dict[str, Batch]]:
+    """The task on an imported data set: its clients with at least `least` examples, and its test sets.
+
+    A test set larger than `test_examples` is sampled down to that, always the same way.
+    """
+    _, federation, tests = load_imported(data, {"x": (28, 28), "y": ()}, least, test_examples)
+    return Task(init, loss, metrics), federation, tests
 
 
 def init(key: Key) -> Params:
@@ -44,6 +57,3 @@ def metrics(params: Params, batch: Batch) -> dict[str, Array]:
         "accuracy": jnp.argmax(scores, -1) == y,
         "loss": optax.softmax_cross_entropy_with_integer_labels(scores, y),
     }
-
-
-TASK = Task(init, loss, metrics)
