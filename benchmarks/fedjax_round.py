@@ -167,9 +167,7 @@ def main() -> None:
         row = f"{result['median'][name]:10.2f}{min(times):10.2f}{max(times):10.2f}"
         versions = ", ".join(f"{package} {number}" for package, number in result["versions"][name].items())
         print(f"{name:8}{row}{result['ms_per_example'][name]:14.2f}  {versions}")
-    print(
-        f"fathom / fedjax: {result['ratio']:.2f}, of the medians of {args.rounds} rounds each, taken in turn"
-    )
+    print(f"fathom / fedjax: {result['ratio']:.2f}, of the medians of {args.rounds} rounds each, taken in turn")
     print(result["machine"])
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")

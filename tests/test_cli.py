@@ -97,14 +97,23 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
 def test_an_interrupted_run_leaves_a_readable_directory(tmp_path):
     process = subprocess.Popen(
         [*FATHOM, "run", "synthetic", "--rounds", "100000", "--every", "1", "--out", "cut"],
-        cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    records = tmp_path / "cut" / "records.jsonl"
-    deadline = time.time() + 200
-    while time.time() < deadline and not (records.exists() and len(records.read_text().splitlines()) > 5):
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        records = tmp_path / "cut" / "records.jsonl"
+        deadline = time.time() + 200
+        while time.time() < deadline and not (records.exists() and len(records.read_text().splitlines()) > 5):
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130
     stopped = int(re.search(r"stopped after round (\d+) of 100000", error).group(1))
     assert stopped >= 5

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -28,7 +29,16 @@ def recorded(name):
 
 
 def trained(federation, tuner, rounds, **options):
-    task = logistic(START, features=10, classes=4)
+    base = logistic(START, features=10, classes=4)
+
+    def metrics(params, batch):
+        """The loss, and the parameters themselves, so that they can be compared."""
+        flat = jnp.concatenate([params["w"].ravel(), params["b"]])
+        values = {**{f"first{i}": flat[i] for i in range(5)}, "norm": jnp.linalg.norm(flat)}
+        shown = {name: jnp.broadcast_to(value, batch["y"].shape) for name, value in values.items()}
+        return {"loss": base.loss(params, batch, None), **shown}
+
+    task = base._replace(metrics=metrics)
     algorithm = fathom.federated(task, tuner=tuner, hparams=HParams(lr=0.1, epochs=1.0, batch=8.0))
     return fathom.train(
         algorithm,
@@ -60,6 +70,8 @@ def test_fathom_matches_the_recorded_run(federation, options):
             close(getattr(got.hparams, field), want[f"{name}_before"])
             close(getattr(got.next_hparams, field), want[f"{name}_after"])
         close(got.metrics["loss"], want["loss"])
+        close([got.metrics[f"first{i}"] for i in range(5)], want["params_first5"])
+        close(got.metrics["norm"], want["params_norm"])
 
 
 def test_fedavg_matches_the_recorded_run(federation):
@@ -68,6 +80,8 @@ def test_fedavg_matches_the_recorded_run(federation):
         assert got.clients.steps.tolist() == want["K"]
         close(np.sqrt(got.clients.drift), want["client_delta_norm"])
         close(got.metrics["loss"], want["loss"])
+        close([got.metrics[f"first{i}"] for i in range(5)], want["params_first5"])
+        close(got.metrics["norm"], want["params_norm"])
 
 
 @pytest.mark.parametrize("name", ["fathom_full", "fedavg_full"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import fathom
 from fathom import HParams
+from fathom.core.feed import sampler
 from fathom.core.plan import Slots
 from problems import START, algorithm, clients, federation, flat, logistic, one_round, records, whole
 from reference import client, run
@@ -294,9 +295,119 @@ def test_old_style_keys_are_one_trial():
         ({"cohort": [[0, 1]]}, "lists the clients of 1 rounds"),
         ({"cohort": [[0, 7]], "rounds": 1}, "client 7 is not in the federation"),
         ({"cohort": [[0, 0]], "rounds": 1}, "names a client twice"),
+        ({"cohort": 2.0}, "neither a number of clients nor a list"),
+        ({"cohort": "12"}, "neither a number of clients nor a list"),
+        ({"cohort": [0, 1]}, "neither a number of clients nor a list"),
+        ({"cohort": ["0", "1"]}, "give a list of clients for every round"),
+        ({"rounds": 2.0}, "rounds=2.0 must be a whole number"),
+        ({"lanes": 0}, "lanes=0 must be a whole number"),
+        ({"key": 0}, "key=0 is not a random key"),
+        ({"test": {"x": np.zeros((0, 5)), "y": np.zeros(0)}}, "test set 'test' has no examples"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(options, message):
     fed = federation(clients(14, [3, 4, 5]))
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        fathom.train(algorithm(), fed, key=jax.random.key(0), **{"rounds": 2, "cohort": 2, **options})
+        fathom.train(algorithm(), fed, **{"key": jax.random.key(0), "rounds": 2, "cohort": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", -0.1), ("lr", 0.0), ("epochs", 0.0), ("batch", 0.5), ("lr", np.nan)]
+)
+def test_hyperparameters_that_cannot_be_used_are_refused(name, value):
+    fed = federation(clients(14, [3, 4, 5]))
+    with pytest.raises(ValueError, match=f"hparams: {name}="):
+        fathom.train(algorithm(**{name: value}), fed, key=jax.random.key(0), rounds=1, cohort=1)
+
+
+def test_clients_can_be_given_hyperparameters_of_their_own():
+    fed = federation(clients(17, [20, 20, 20]))
+    each = np.array([4.0, 5.0, 10.0], np.float32)
+    (record,) = records(algorithm(fathom.tuners.fixed(), batch=each), fed, 1, [[0, 1, 2]])
+    assert record.hparams.batch.tolist() == each.tolist()
+    assert record.clients.steps.tolist() == [5, 4, 2]
+
+
+def test_a_trial_that_diverges_leaves_the_others_alone():
+    fed = federation(clients(18, [20, 30, 25]))
+
+    def init(key):
+        params = logistic().init(key)
+        broken = jax.random.key_data(key).sum() % 2 == 0
+        return jax.tree.map(lambda leaf: jnp.where(broken, jnp.nan, leaf), params)
+
+    algo = algorithm(task=logistic()._replace(init=init))
+    keys = jax.random.split(jax.random.key(0), 6)
+    together = list(fathom.train(algo, fed, key=keys, rounds=2, cohort=2))
+    lost = {r.trial for r in together if not np.isfinite(r.loss)}
+    assert 0 < len(lost) < 6
+    kept = next(trial for trial in range(6) if trial not in lost)
+    alone = list(fathom.train(algo, fed, key=keys[kept], rounds=2, cohort=2))
+    assert_same_run([r._replace(trial=0) for r in together if r.trial == kept], alone)
+
+
+def test_half_precision_models_are_averaged_in_full_precision():
+    data = {i: {"x": np.full(1000, 1.0, np.float32)} for i in range(40)}
+    task = fathom.Task(
+        lambda key: jnp.zeros((), jnp.float16),
+        lambda p, batch, key: -p * batch["x"].astype(jnp.float16),
+        lambda p, b: {},
+    )
+    algo = algorithm(fathom.tuners.fixed(), 2.0, 1.0, 1000.0, task=task)
+    fed = fathom.Federation.from_arrays(data)
+    state, info = one_round(algo, algo.init(jax.random.key(0), 40), whole(fed))
+    assert float(info.update) == pytest.approx(-2.0, abs=0.02)  # summed in float16 it would be infinite
+    assert state.params.dtype == jnp.float16
+
+
+@pytest.mark.parametrize("shape", ["column", "scalar"])
+def test_losses_and_metrics_must_be_one_value_per_example(shape):
+    fed = federation(clients(19, [20, 30]))
+    change = {"column": lambda v: v[:, None], "scalar": lambda v: v.mean()}[shape]
+    task = logistic()
+    bad_loss = task._replace(loss=lambda p, b, k: change(task.loss(p, b, k)))
+    with pytest.raises(ValueError, match="return one value per row"):
+        records(algorithm(task=bad_loss), fed, 1, 2)
+    bad_metric = task._replace(metrics=lambda p, b: {"loss": change(task.loss(p, b, None))})
+    with pytest.raises(ValueError, match=r"metric 'loss' has shape .* return one value per row"):
+        records(algorithm(task=bad_metric), fed, 1, 2, test=fed.examples)
+
+
+def test_the_order_differs_between_passes():
+    # Steps of one example with a loss that remembers when it was seen: position k adds 2^-k to the parameters' path.
+    used, _ = counts([30], 1.5, 1.0)
+    again, _ = counts([30], 0.5, 1.0)
+    second_pass = np.round(used[0]) == 2  # the examples met again in the first half of the second pass
+    first_half = np.round(again[0]) == 1  # those met in the first half of the first pass, same key
+    assert second_pass.sum() == first_half.sum() == 15
+    assert not np.array_equal(second_pass, first_half)
+
+
+def test_dropout_differs_between_steps():
+    fed = fathom.Federation.from_arrays({0: {"x": np.zeros(8)}})
+    task = fathom.Task(
+        lambda key: jnp.zeros(16),
+        lambda p, batch, key: jnp.sum(p * jax.random.bernoulli(key, 0.5, (16,)))[None],
+        lambda p, b: {},
+    )
+    algo = algorithm(fathom.tuners.fixed(), 1.0, 1.0, 1.0, task=task)
+    _, info = one_round(algo, algo.init(jax.random.key(0), 1), whole(fed))
+    assert len(set(np.round(info.update).tolist())) > 2  # one mask for all 8 steps would give 0 or 8 everywhere
+
+
+def test_another_smoothing_is_measured_and_used():
+    data = clients(2, [20, 31, 8])
+    fed = federation(data)
+    got = records(
+        algorithm(fathom.tuners.fathom(smoothing=0.9)), fed, 5, [range(3)] * 5, order="cyclic", test=fed.examples
+    )
+    compare(got, run(START, data, [range(3)] * 5, 0.1, 1.0, 8.0, alpha=0.9), data)
+
+
+def test_sampled_cohorts_compute_what_the_reference_computes():
+    data = clients(25, [9, 30, 14, 55, 21, 40])
+    fed = federation(data)
+    sample, _ = sampler(fed, 3, 4)
+    drawn = [sample(jax.random.key_data(jax.random.key(0)).tolist(), number).tolist() for number in range(1, 5)]
+    got = records(algorithm(), fed, 4, 3, order="cyclic", test=fed.examples)
+    compare(got, run(START, data, drawn, 0.1, 1.0, 8.0), data)

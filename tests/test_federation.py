@@ -42,6 +42,7 @@ def test_a_clients_name_depends_on_its_id_alone():
         ({"a": {"x": np.array(3.0)}}, "lengths"),
         ({"1": A, 1: A}, "same when written as text"),
         ({"a": {}}, "no features"),
+        ({"a": {"x": np.array([2**32 + 5])}}, "'x' holds integers beyond 32 bits"),
     ],
 )
 def test_data_that_cannot_be_trained_on_is_refused(clients, message):

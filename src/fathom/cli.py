@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,8 +98,7 @@ def _run(spec: Any, out: Path, console: Console) -> None:
 
     from fathom.data.cache import folder
 
-    if hasattr(jax.config, "jax_num_cpu_devices"):
-        jax.config.update("jax_num_cpu_devices", max(1, min(os.cpu_count() or 1, spec.cohort * spec.trials)))
+    jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, spec.cohort * spec.trials))
     jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
@@ -109,17 +110,20 @@ def _run(spec: Any, out: Path, console: Console) -> None:
     try:
         with console.status("preparing the data ..."):
             rows = runs.run(spec, out)
-        with terminal.View(console, title, spec.rounds, spec.trials, spec.target) as view:
+        with closing(rows), terminal.View(console, title, spec.rounds, spec.trials, spec.target) as view:
             for row in rows:
                 view.add(row)
                 done = row["round"]
-    except (KeyboardInterrupt, FloatingPointError) as error:
-        kept = "nothing was written"
-        if (out / "spec.toml").exists():
-            kept = f"{curves.draw([out], out / 'curves.png').parent} holds what was measured"
-        if isinstance(error, FloatingPointError):
-            fail(f"{error} {kept}.", code=1)
-        fail(f"stopped after round {done} of {spec.rounds}; {kept}.", code=130)
+    except FloatingPointError as error:
+        curves.draw([out], out / "curves.png")
+        fail(f"{error} {out} holds what was measured.", code=1)
+    except KeyboardInterrupt:
+        written = (out / "spec.toml").exists()
+        kept = f"{out} holds what was measured" if written else "nothing was written"
+        print(f"fathom: stopped after round {done} of {spec.rounds}; {kept}.", file=sys.stderr, flush=True)
+        if written:
+            curves.draw([out], out / "curves.png")
+        os._exit(130)  # not by way of the interpreter, which may crash when a compilation is cut short
     picture = curves.draw([out], out / "curves.png")
     terminal.summary(console, json.loads((out / "summary.json").read_text()), f"{out} (look at {picture})")
 

@@ -86,7 +86,10 @@ def advance(work: Work, examples: Batch, x: Params, job: Job, local: Local) -> L
 
     def batch_loss(params: Params) -> tuple[Array, Array]:
         def loss(example: Batch, key: Key) -> Array:
-            return work.task.loss(params, jax.tree.map(lambda feature: feature[None], example), key)[0]
+            value = work.task.loss(params, jax.tree.map(lambda feature: feature[None], example), key)
+            if jnp.shape(value) != (1,):
+                raise ValueError(f"the loss of 1 example has shape {jnp.shape(value)}; return one value per row, (n,).")
+            return value[0]
 
         total = jnp.sum(jnp.where(taken, jax.vmap(loss)(batch, keys), 0.0))
         return total / jnp.maximum(job.batch, 1), total

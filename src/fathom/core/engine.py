@@ -76,11 +76,9 @@ def train(
     lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or a lane
     per client for an accelerator, at most 128). They change the time a round takes and not its result.
     """
+    _check(algorithm.hparams, key, order, rounds=rounds, every=every, lanes=1 if lanes is None else lanes)
     sample, size = sampler(federation, cohort, rounds)
-    if order not in get_args(Order):
-        raise ValueError(f"order={order!r} is not known; choose from {', '.join(get_args(Order))}.")
-    if every < 1:
-        raise ValueError(f"every={every} must be at least 1: it is the number of rounds between evaluations.")
+    test_sets = _test_sets(test)
 
     def records() -> Iterator[Record]:
         began = time.perf_counter()
@@ -89,7 +87,7 @@ def train(
         mesh = device_mesh(used)
         put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else used[0])
         capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
-        tests = {name: put(chunks(batch, parts=len(used))) for name, batch in _test_sets(test).items()}
+        tests = {name: put(chunks(batch, parts=len(used))) for name, batch in test_sets.items()}
         states = put(_init(algorithm, keys, size))
         hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
@@ -100,7 +98,7 @@ def train(
                 algorithm,
                 states,
                 supply.cohorts,
-                lanes=lanes or _default_lanes(len(keys) * size),
+                lanes=lanes or _default_lanes(used[0], len(keys) * size),
                 slots=slots(hparams.batch, algorithm.hparams.batch, capacity or None),
                 capacity=capacity,
                 order=order,
@@ -119,13 +117,29 @@ def train(
             seconds = time.perf_counter() - began
             for trial in range(len(keys)):
                 yield _record(number, trial, info, metrics, totals, seconds, len(supply.places[trial]))
-            if not all(np.isfinite(leaf).all() for leaf in hparams):
+            if not np.isfinite([info.loss, *(leaf.mean(1) for leaf in hparams)]).all(0).any():
+                which = "training" if len(keys) == 1 else "every trial"
                 raise FloatingPointError(
-                    f"training diverged: the hyperparameters are no longer finite after round {number}; "
+                    f"{which} diverged: loss or hyperparameters are no longer finite after round {number}; "
                     "start from a lower lr, or bound it with `clamp`."
                 )
 
     return records()
+
+
+def _check(hparams: HParams, key: Key, order: Order, **counts: int) -> None:
+    """Refuse what could not be run, or would be run as something else."""
+    for name, value in counts.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name}={value!r} must be a whole number of at least 1.")
+    if order not in get_args(Order):
+        raise ValueError(f"order={order!r} is not known; choose from {', '.join(get_args(Order))}.")
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"key={key!r} is not a random key; give jax.random.key(0), or an array of keys.")
+    for name, value, least in zip(HParams._fields, hparams, (0, 0, 1), strict=True):
+        if not np.all(np.isfinite(value)) or not np.all(np.asarray(value) >= least) or not np.all(value):
+            bound = f"at least {least}" if least else "greater than 0"
+            raise ValueError(f"hparams: {name}={value!r} must be {bound} and finite.")
 
 
 def _test_sets(test: Batch | None) -> dict[str, Batch]:
@@ -133,7 +147,11 @@ def _test_sets(test: Batch | None) -> dict[str, Batch]:
     if not test:
         return {}
     several = all(isinstance(value, dict) for value in test.values())
-    return {"" if name == "test" else f"{name}_": batch for name, batch in test.items()} if several else {"": test}
+    sets = {"" if name == "test" else f"{name}_": batch for name, batch in test.items()} if several else {"": test}
+    for name, batch in sets.items():
+        if {len(feature) for feature in batch.values()} & {0}:
+            raise ValueError(f"test set {name.rstrip('_') or 'test'!r} has no examples; give some, or leave it out.")
+    return sets
 
 
 def _keys(key: Key) -> Key:
@@ -209,9 +227,9 @@ def _record(
     )
 
 
-def _default_lanes(jobs: int) -> int:
+def _default_lanes(device: Device, jobs: int) -> int:
     """Clients one after another on a CPU, where that is fastest; side by side on an accelerator."""
-    return 1 if jax.default_backend() == "cpu" else min(jobs, 128)
+    return 1 if device.platform == "cpu" else min(jobs, 128)
 
 
 def _bytes(params: Params) -> int:

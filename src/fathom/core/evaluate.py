@@ -37,7 +37,7 @@ def evaluate(task: Task, params: Params, test: Batch, mask: Array, mesh: Mesh | 
     def sums(params: Params, test: Batch, mask: Array) -> dict[str, tuple[Array, Array]]:
         def chunk(batch_mask: tuple[Batch, Array]) -> dict[str, tuple[Array, Array]]:
             batch, mask = batch_mask
-            return {k: _masked_sums(v, mask) for k, v in task.metrics(params, batch).items()}
+            return {k: _masked_sums(k, v, mask) for k, v in task.metrics(params, batch).items()}
 
         return jax.tree.map(lambda leaf: leaf.sum(0), jax.lax.map(chunk, (test, mask)))
 
@@ -53,7 +53,11 @@ def evaluate(task: Task, params: Params, test: Batch, mask: Array, mesh: Mesh | 
     return {name: divide(value, weight) for name, (value, weight) in every_trial(params, test, mask).items()}
 
 
-def _masked_sums(value: Any, mask: Array) -> tuple[Array, Array]:
+def _masked_sums(name: str, value: Any, mask: Array) -> tuple[Array, Array]:
     """The sum of a metric over the rows that count, and the weight it is to be divided by."""
     value, weight = value if isinstance(value, tuple) else (value, jnp.ones(mask.shape))
+    for part in (value, weight):
+        if jnp.shape(part) != mask.shape:
+            shapes = f"{jnp.shape(part)} for {mask.shape[0]} examples"
+            raise ValueError(f"metric {name!r} has shape {shapes}; return one value per row, (n,).")
     return jnp.sum(jnp.where(mask, value, 0.0)), jnp.sum(jnp.where(mask, weight, 0.0))

@@ -28,14 +28,18 @@ Sampler = Callable[[Sequence[int], int], np.ndarray]  # from a key's data and a 
 
 def sampler(federation: Federation, cohort: int | Sequence[Sequence[Any]], rounds: int) -> tuple[Sampler, int]:
     """Who takes part in each round, and the most clients a round has."""
-    if rounds < 1:
-        raise ValueError(f"rounds={rounds} must be at least 1.")
+    if not isinstance(cohort, int | np.integer | Sequence | np.ndarray) or isinstance(cohort, bool):
+        raise ValueError(f"cohort={cohort!r} is neither a number of clients nor a list of client ids for every round.")
     total = len(federation)
     if isinstance(cohort, int | np.integer):
         if not 1 <= cohort <= total:
             remedy = "lower `cohort`" if cohort > total else "ask for at least one"
             raise ValueError(f"cohort={cohort} cannot be drawn from a federation of {total} clients; {remedy}.")
         return lambda key, number: np.random.default_rng([*key, number]).choice(total, cohort, False), int(cohort)
+    if isinstance(cohort, str) or not all(isinstance(clients, Sequence | np.ndarray) for clients in cohort):
+        raise ValueError(f"cohort={cohort!r} is neither a number of clients nor a list of client ids for every round.")
+    if any(isinstance(clients, str) for clients in cohort):
+        raise ValueError(f"cohort={cohort!r} lists clients; give a list of clients for every round.")
     if len(cohort) < rounds:
         raise ValueError(f"cohort lists the clients of {len(cohort)} rounds, rounds={rounds} needs as many lists.")
     listed = [federation.places(clients) for clients in cohort[:rounds]]

@@ -60,12 +60,13 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
         """Bank what is finished, hand out what waits, draw new orders where a pass has ended."""
         done = finished(carry)
         job, start = current(carry.job)
-        updates = jax.tree.map(jnp.subtract, start, carry.lanes.params)  # Delta_i = x_t - x_i
+        updates = jax.tree.map(_difference, start, carry.lanes.params)  # Delta_i = x_t - x_i
         weights = jnp.where(done, job.size, 0).astype(jnp.float32)
         place = jnp.where(done, carry.job, count)  # `count` is out of bounds, and dropped
-        outcome = Results(carry.lanes.loss, carry.lanes.alignment, jax.vmap(dot)(updates, updates))
+        drift = jax.vmap(dot)(updates, updates)
+        outcome = Results(carry.lanes.loss, carry.lanes.alignment, drift)
         results = jax.tree.map(lambda r, o: r.at[place].set(o, mode="drop"), carry.results, outcome)
-        total = aggregate.add(carry.total, updates, weights, job.trial)
+        total = aggregate.add(carry.total, updates, weights, job.trial, jnp.isfinite(drift))
 
         turn = carry.waiting + jnp.cumsum(done) - 1
         taken = jnp.where(done, jnp.minimum(turn, count), carry.job)
@@ -95,7 +96,7 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
         job=job,
         waiting=jnp.minimum(jnp.asarray(lanes), count),
         lanes=each(partial(begin, work))(current(job)[1]),
-        total=jax.tree.map(jnp.zeros_like, x),
+        total=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), x),
         results=Results(*(jnp.zeros(count, jnp.float32) for _ in Results._fields)),
     )
     carry = jax.lax.while_loop(lambda c: jnp.any(c.job < count), cycle, carry)
@@ -110,6 +111,10 @@ def _alone(function: Callable) -> Callable:
         return jax.tree.map(lambda leaf: leaf[None], out)
 
     return mapped
+
+
+def _difference(a: Array, b: Array) -> Array:
+    return a.astype(jnp.float32) - b.astype(jnp.float32)
 
 
 def _where(mask: Array, a: Array, b: Array) -> Array:

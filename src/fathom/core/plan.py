@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 
 def rounded(batch: Array) -> Array:
     """B for use: rounded half up, at least 1."""
-    return jnp.maximum(jnp.floor(batch + 0.5), 1).astype(jnp.int32)
+    return jnp.maximum(jnp.floor(jnp.nan_to_num(batch, nan=1.0) + 0.5), 1).astype(jnp.int32)
 
 
 def plan(size: Array, hparams: HParams, form: Form, order: Order) -> Plan:
@@ -32,10 +32,10 @@ def plan(size: Array, hparams: HParams, form: Form, order: Order) -> Plan:
     K_i = max(ceil(E nu_i / B), 1) in the reference form, max(floor(E nu_i / B), 1) in the printed one, with B
     rounded but not yet capped at nu_i. Done in integers, so that 21 / 7 is 3 on every device. A shuffled batch
     never needs more than the client's nu_i distinct examples and is capped there; a cyclic one has exactly B
-    rows, and goes round again.
+    rows, and goes round again. A trial that has diverged, whose hyperparameters are not numbers, does the least.
     """
     asked = rounded(hparams.batch)
-    work = hparams.epochs * size.astype(jnp.float32)  # E nu_i: examples to go through
+    work = jnp.nan_to_num(hparams.epochs) * size.astype(jnp.float32)  # E nu_i: examples to go through
     steps = jnp.floor(work).astype(jnp.int32) // asked
     if form == "reference":
         steps += work > (steps * asked).astype(jnp.float32)
@@ -69,7 +69,7 @@ def slots(batch: np.ndarray, first: np.ndarray, most: int | None = None) -> Slot
     WIDTHS and, so that a constant batch size wastes nothing, the one a run starts with. Batches larger than
     the widest are split.
     """
-    largest, home = (max(int(np.floor(np.max(b) + 0.5)), 1) for b in (batch, first))
+    largest, home = (max(int(np.floor(np.max(np.nan_to_num(b, nan=1.0)) + 0.5)), 1) for b in (batch, first))
     largest, home = min(largest, most or largest), min(home, most or home)
     offered = sorted({*WIDTHS, home}) if home <= WIDTHS[-1] else WIDTHS
     width = next((width for width in offered if width >= largest), WIDTHS[-1])

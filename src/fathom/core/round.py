@@ -1,5 +1,7 @@
 """A round of federated training: local work, aggregation, server step, tuner step."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,10 +42,13 @@ def federated(
 ) -> Algorithm:
     """Federated training of `task` from the first `hparams`, steered by `tuner`; FedAvg's steps by default.
 
-    The hyperparameters are data: they are an argument and an output of a round, and one compiled program
-    serves them all. `init(key, cohort)` makes the state of a run with `cohort` clients a round.
-    `round(state, cohort, lanes=, slots=, order=)` does one round; how many lanes work side by side and how
-    their batches are cut into slots changes the time it takes and not the result.
+    The hyperparameters are data: they are an argument and an output of a round, and one compiled program serves them
+    all. `client_opt` is a client step of `fathom.optimizers`, which is told the round's learning rate; an optimizer
+    with a rate of its own, such as `optax.sgd(0.1)`, would not listen to the tuner.
+
+    `init(key, cohort)` makes the state of a run with `cohort` clients a round. `round(state, cohort, lanes=, slots=,
+    order=)` does one round; how many lanes work side by side and how their batches are cut into slots changes the time
+    it takes and not the result.
     """
     client_step = client_opt or optimizers.sgd()
     server_step = optax.with_extra_args_support(server_opt or optax.sgd(1.0))
@@ -60,7 +65,7 @@ def federated(
     def finish(state: ServerState, key: Key, total: Params, clients: ClientStats) -> tuple[ServerState, RoundInfo]:
         """The server's half of a round, from the clients' weighted sums; for one trial."""
         weight = jnp.sum(clients.examples).astype(jnp.float32)  # nu
-        update = aggregate.mean(total, weight)  # Delta-bar_t
+        update = aggregate.mean(total, weight, state.params)  # Delta-bar_t
         stats = RoundStats(state.hparams, update, clients)
         steps, opt = server_step.update(update, state.opt, state.params, stats=stats)
         answered = weight > 0  # a round nobody answered leaves the model as it was
@@ -116,7 +121,12 @@ def federated(
         out = rounds(states, cohorts._replace(examples=cohort.examples), **options)
         return jax.tree.map(lambda leaf: leaf[0], out)
 
-    return Algorithm(init, round, rounds, task, tuner, hparams)
+    return Algorithm(init, round, rounds, task, tuner, HParams(*map(_hashable, hparams)))
+
+
+def _hashable(value: Any) -> Any:
+    """A hyperparameter as a number, or as a tuple of one per client."""
+    return tuple(np.asarray(value).tolist()) if np.ndim(value) else float(value)
 
 
 def _jobs(cohorts: Cohort, hparams: HParams, planned: Plan, keys: Key) -> Job:

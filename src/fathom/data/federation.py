@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Federation:
     """Clients and their examples."""
 
@@ -77,7 +77,11 @@ def narrowed(value: Any, client: Any, name: str) -> np.ndarray:
     narrow = {"f": np.float32, "i": np.int32, "u": np.uint32}.get(array.dtype.kind)
     if narrow is None and array.dtype.kind != "b":
         raise ValueError(f"client {client!r}: {name!r} holds {array.dtype}; give numbers or booleans.")
-    return array.astype(narrow) if narrow and array.dtype.itemsize == 8 else array
+    if narrow is None or array.dtype.itemsize < 8:
+        return array
+    if array.dtype.kind in "iu" and array.size and not (array == array.astype(narrow)).all():
+        raise ValueError(f"client {client!r}: {name!r} holds integers beyond 32 bits; number them anew.")
+    return array.astype(narrow)
 
 
 def check_client(client: str, features: dict[str, np.ndarray], first_id: str, first: dict[str, np.ndarray]) -> None:

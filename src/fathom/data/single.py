@@ -29,9 +29,7 @@ def partitioned(
         raise DataError(f"{path} has arrays {shapes}; it needs x and y with as many rows, y a label each.")
     clients = options["clients"]
     if clients > len(arrays["y"]):
-        raise DataError(
-            f"{path} has {len(arrays['y'])} examples, too few for {clients} clients; ask for fewer."
-        )
+        raise DataError(f"{path} has {len(arrays['y'])} examples, too few for {clients} clients; ask for fewer.")
     hands = method(**{**options, "labels": arrays["y"]})
     has_test = {"x_test", "y_test"} <= arrays.keys()
     cut = [len(rows) if has_test else max(int(np.ceil(0.9 * len(rows))), 1) for rows in hands]

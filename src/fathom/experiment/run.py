@@ -2,19 +2,19 @@
 
 import platform
 import sys
-from collections.abc import Iterator
-from importlib.metadata import version
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
-from fathom.core.engine import train
+import fathom
+from fathom.core.engine import Record, train
 from fathom.experiment import store
 from fathom.experiment.spec import Spec, build
 
 
-def run(spec: Spec, out: Path) -> Iterator[store.Row]:
+def run(spec: Spec, out: Path) -> Generator[store.Row, None, None]:
     """Train as the spec says; yield a row per round and trial, and leave the run directory `out`.
 
     The directory is made once everything has been checked. It is readable at any time: records are appended
@@ -29,8 +29,9 @@ def run(spec: Spec, out: Path) -> Iterator[store.Row]:
     return _rows(spec, out, records)
 
 
-def _rows(spec: Spec, out: Path, records: Iterator) -> Iterator[store.Row]:
+def _rows(spec: Spec, out: Path, records: Iterator[Record]) -> Generator[store.Row, None, None]:
     rows: list[store.Row] = []
+    done = 0
     try:
         for record in records:
             row = store.row(record)
@@ -38,17 +39,16 @@ def _rows(spec: Spec, out: Path, records: Iterator) -> Iterator[store.Row]:
                 rows.append(row)
             if record.trial == spec.trials - 1:
                 store.append(out, rows)
-                rows = []
+                rows, done = [], record.round
             yield row
     finally:
-        finished = any(r["round"] == spec.rounds for r in store.read_rows(out)[-1:])
-        store.summarise(out, spec, finished, environment())
+        store.summarise(out, spec, done == spec.rounds, environment())
 
 
 def environment() -> store.Row:
     """What a figure was made with."""
     return {
-        "fathom": version("fathom"),
+        "fathom": fathom.__version__,
         "jax": jax.__version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),

@@ -22,6 +22,7 @@ from fathom.data import Federation
 from fathom.tuners.base import LOW, Schedule
 
 Table = dict[str, Any]
+FLOAT32_MAX, FLOAT32_TINY = 3e38, 1.2e-38  # what a hyperparameter can be on a device
 
 
 class SpecError(ValueError):
@@ -73,7 +74,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         rounds=_whole(raw, "rounds", defaults.rounds, least=1),
         cohort=_whole(raw, "cohort", defaults.cohort, least=1),
         trials=_whole(raw, "trials", 1, least=1),
-        seed=_whole(raw, "seed", 0, least=0),
+        seed=_seed(raw),
         every=_whole(raw, "every", defaults.every, least=1),
         target=_target(raw.get("target", defaults.target)),
         task=task,
@@ -142,7 +143,7 @@ def _named(raw: Mapping[str, Any], part: str, choices: Mapping[str, Callable], d
 
 def choose(part: str, name: Any, choices: Mapping[str, Callable]) -> Callable:
     """The function of that name."""
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         raise SpecError(f"there is no {part} {name!r}; choose from {_names(choices)}.{_near(name, choices)}")
     return choices[name]
 
@@ -198,6 +199,13 @@ def _whole(raw: Mapping[str, Any], key: str, default: int, least: int) -> int:
     return value
 
 
+def _seed(raw: Mapping[str, Any]) -> int:
+    seed, trials = _whole(raw, "seed", 0, least=0), _whole(raw, "trials", 1, least=1)
+    if seed + trials > 2**32:
+        raise SpecError(f"seed={seed} must leave room for {trials} trials below 2**32; choose a smaller one.")
+    return seed
+
+
 def _target(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
         raise SpecError(f"target={value!r} must be a fraction between 0 and 1, such as 0.65 for 65 %.")
@@ -215,9 +223,9 @@ def _hparams(raw: Mapping[str, Any], part: str, defaults: HParams, zero: bool = 
             raise SpecError(f"[{part}] has no {key!r}; it takes {_names(HParams._fields)}.{near}")
     table = {**defaults._asdict(), **given}
     for key, value in table.items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < FLOAT32_MAX:
             raise SpecError(f"[{part}] {key}={value!r} must be a finite number.")
-        least, fits = (1, value >= 1) if key == "batch" else (0, value >= 0 if zero else value > 0)
+        least, fits = (1, value >= 1) if key == "batch" else (0, value >= 0 if zero else value > FLOAT32_TINY)
         if not fits:
             bound = f"at least {least}" if key == "batch" or zero else "greater than 0"
             raise SpecError(f"[{part}] {key}={value!r} must be {bound}.")
@@ -235,7 +243,9 @@ def _clamp(raw: Mapping[str, Any], tuner: str, high: HParams) -> Table | None:
             raise SpecError(f"[clamp] has no {key!r}; it takes low, high.{_near(key, ('low', 'high'))}")
     if tuner in tuners.OPEN_LOOP and not given:
         return None
-    bounds = {"low": _hparams(given, "low", LOW, zero=True), "high": _hparams(given, "high", high)}
+    given = {f"clamp.{side}": table for side, table in given.items()}
+    low, high_ = _hparams(given, "clamp.low", LOW, zero=True), _hparams(given, "clamp.high", high)
+    bounds = {"low": low, "high": high_}
     for key in HParams._fields:
         if bounds["low"][key] > bounds["high"][key]:
             raise SpecError(

@@ -25,7 +25,7 @@ def load(writers: int = 300, heterogeneity: float = 1.0, seed: int = 0) -> tuple
 
     if writers < 1:
         raise ValueError(f"writers={writers} must be at least 1.")
-    arrays = cached(f"glyphs-{VERSION}-{writers}-{heterogeneity:g}-{seed}", drawn)
+    arrays = cached(f"glyphs-{VERSION}-{writers}-{heterogeneity!r}-{seed}", drawn)
     sizes = arrays.pop("sizes")
     ids = tuple(f"writer_{i:03d}" for i in range(writers))
     federation = Federation(ids, np.cumsum(sizes) - sizes, sizes, arrays)
