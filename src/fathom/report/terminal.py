@@ -121,7 +121,7 @@ def summary(console: Console, result: Row, out: str) -> None:
     table.add_column(style="bold")
     table.add_column()
     for name, value in result["final"].items():
-        table.add_row(f"final test {name}", spread(value, "{:.1%}" if name == "accuracy" else "{:.3f}"))
+        table.add_row(f"final test {name}", spread(value, "{:.1%}" if "accuracy" in name else "{:.3f}"))
     table.add_row(f"rounds to {result['target']:.0%}", spread(result["rounds_to_target"], "{:.0f}"))
     table.add_row("local gradients to it", spread(result["gradients_to_target"], "{:,.0f}"))
     if len(result["trials"]) > 1:
