@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,20 +11,22 @@ import pytest
 
 import fathom
 from fathom.core.evaluate import chunks, evaluate
-from fathom.data import disk
+from fathom.data import disk, docstrings
 from fathom.tasks import glyphs, layers
 
 
-@pytest.mark.parametrize("name", ["glyphs", "synthetic"])
+@pytest.mark.parametrize("name", ["glyphs", "synthetic", "docstrings"])
 def test_every_task_gives_losses_and_metrics_per_example(name):
-    options = {"glyphs": {"writers": 2}, "synthetic": {"clients": 2}}[name]
+    options = {"glyphs": {"writers": 2}, "synthetic": {"clients": 2}, "docstrings": {}}[name]
     task, federation, test = fathom.tasks.load(name, **options)
     params = task.init(jax.random.key(0))
     batch = {key: value[:7] for key, value in federation.examples.items()}
     assert task.loss(params, batch, jax.random.key(1)).shape == (7,)
-    assert all(value.shape == (7,) for value in task.metrics(params, batch).values())
+    values = [value[0] if isinstance(value, tuple) else value for value in task.metrics(params, batch).values()]
+    assert all(value.shape == (7,) for value in values)
     assert set(test) == set(federation.examples)
-    assert abs(len(test["y"]) / (len(test["y"]) + federation.sizes.sum()) - 0.1) < 0.02
+    kept_out = len(next(iter(test.values())))
+    assert abs(kept_out / (kept_out + federation.sizes.sum()) - 0.1) < 0.02
 
 
 def test_an_unknown_task_names_the_nearest():
@@ -148,3 +151,22 @@ def test_a_data_set_of_another_kind_is_refused(writers):
         fathom.tasks.load("stackoverflow", data=writers)
     with pytest.raises(ValueError, match="there is no data set 'femnist'"):
         fathom.tasks.load("femnist")
+
+
+def test_docstrings_are_english_sentences_of_the_standard_library():
+    sentences = list(docstrings._sentences(Path(json.__file__)))
+    assert sentences[0][:4] == ["json", "(", "javascript", "object"]
+    assert all(len(words) >= 3 for words in sentences)
+    assert not any(">>>" in " ".join(words) for words in sentences)
+    assert sentences == list(docstrings._sentences(Path(json.__file__)))
+
+
+def test_the_docstrings_task_has_a_client_per_module():
+    task, federation, _ = fathom.tasks.load("docstrings")
+    assert {"json", "email", "argparse"} <= set(federation.ids)
+    assert federation.sizes.max() <= 128
+    tokens = federation.client("argparse")["tokens"]
+    assert tokens.shape[1] == 21
+    assert (tokens[:, 0] == 1).all()
+    assert tokens.max() <= 2003
+    assert task.unit == 20

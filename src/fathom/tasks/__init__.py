@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fathom.core.types import Batch, HParams, Task
 from fathom.data import Federation
-from fathom.tasks import femnist, glyphs, stackoverflow, synthetic
+from fathom.tasks import docstrings, femnist, glyphs, stackoverflow, synthetic
 
 
 class Defaults(NamedTuple):
@@ -38,6 +38,11 @@ TASKS = {
         synthetic.load,
         Defaults(HParams(0.01, 1.0, 20.0), HParams(0.5, 10.0, 5096.0), cohort=10, rounds=200, every=5, target=0.7),
         "Synthetic(alpha, beta) of LEAF: logistic regression, milliseconds a round",
+    ),
+    "docstrings": Entry(
+        docstrings.load,
+        Defaults(HParams(0.3, 1.0, 8.0), HParams(1.0, 10.0, 5096.0), cohort=10, rounds=100, every=10, target=0.15),
+        "next words of the standard library's docstrings, a client per module, a small LSTM; no download",
     ),
     "femnist": Entry(
         femnist.load,
