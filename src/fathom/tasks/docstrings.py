@@ -16,7 +16,7 @@ LENGTH = 20
 def load(
     vocabulary: int = 2000, sentences: int = 128, embedding: int = 48, hidden: int = 96
 ) -> tuple[Task, Federation, Batch]:
-    """The task, a client per module with at most `sentences` sentences, and a tenth of each module's as the test set."""
+    """The task, a client per module with at most `sentences` sentences, and a tenth of each as the test set."""
 
     def read() -> dict[str, np.ndarray]:
         clients = {name: lines[:sentences] for name, lines in docstrings.make().items()}
