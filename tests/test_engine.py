@@ -374,7 +374,6 @@ def test_losses_and_metrics_must_be_one_value_per_example(shape):
 
 
 def test_the_order_differs_between_passes():
-    # Steps of one example with a loss that remembers when it was seen: position k adds 2^-k to the parameters' path.
     used, _ = counts([30], 1.5, 1.0)
     again, _ = counts([30], 0.5, 1.0)
     second_pass = np.round(used[0]) == 2  # the examples met again in the first half of the second pass

@@ -11,16 +11,15 @@ import jax.numpy as jnp
 import optax
 
 from fathom.core.types import Array, Batch, Key, Params, Task
+from fathom.data.text import END, FIRST, PAD
 from fathom.tasks.layers import dense, weights
 
-PAD, BEGIN, END = 0, 1, 2
-SPECIAL = 4  # ids that are not words: padding, begin, end, and out of vocabulary
 EXPECTED_LENGTH = 13.3  # words of a sentence; the training loss is a sum over them, divided by this constant
 
 
 def task(vocabulary: int = 10_000, embedding: int = 96, hidden: int = 670) -> Task:
     """Predict each next word of a sentence; `batch["tokens"]` is (n, length + 1) word ids."""
-    ids = vocabulary + SPECIAL
+    ids = FIRST + vocabulary + 1  # the last: out of vocabulary
 
     def init(key: Key) -> Params:
         keys = jax.random.split(key, 4)
