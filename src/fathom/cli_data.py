@@ -48,6 +48,47 @@ def import_(
         fail(str(error))
 
 
+@app.command()
+def download(
+    which: Annotated[str, typer.Argument(metavar="femnist|stackoverflow", help="The paper's data set to fetch.")],
+    name: Annotated[
+        str | None, typer.Option(help="What to call the data set; by default as it is called here.")
+    ] = None,
+) -> None:
+    """Fetch a public data set of TensorFlow Federated, check it, and import it; stopped, it goes on where it was."""
+    from rich import progress
+
+    from fathom.data import download as downloads
+
+    console = Console()
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    try:
+        source = downloads.source_of(which)
+        with progress.Progress(*columns, console=console) as bars:
+            lines: dict[str, progress.TaskID] = {}
+
+            def watch(doing: str, done: int, total: int | None) -> None:
+                if doing not in lines:
+                    lines[doing] = bars.add_task(doing, total=total, completed=done)
+                bars.update(lines[doing], total=total, completed=done)
+
+            def note(line: str) -> None:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+            downloads.download(name or which, source, watch, note)
+        _describe(console, name or which)
+    except ValueError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail(f"stopped; {downloads.folder()} keeps what has arrived, and the same command goes on from there.", 130)
+
+
 @app.command("list")
 def list_() -> None:
     """List the data sets there are."""

@@ -63,13 +63,19 @@ def locate(name: str) -> Path:
     return home() / name
 
 
-def write(name: str, splits: Mapping[str, Clients], meta: Mapping[str, Any]) -> DataSet:
-    """Write a data set from its clients, one at a time; nothing is left behind if that fails."""
+def vacant(name: str) -> Path:
+    """The folder that a new data set will have; a name that is taken is refused."""
     path = locate(name)
     if path.exists():
         raise DataError(
             f"there is a data set {name!r} already; nothing was changed. Choose another --name or remove {path}."
         )
+    return path
+
+
+def write(name: str, splits: Mapping[str, Clients], meta: Mapping[str, Any]) -> DataSet:
+    """Write a data set from its clients, one at a time; nothing is left behind if that fails."""
+    path = vacant(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=path.parent))
     try:
