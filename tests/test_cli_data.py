@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from test_cli import ENVIRONMENT, fathom
+from test_importers import as_table, parquet
+from test_importers import writers as images
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,21 @@ def test_data_without_clients_is_partitioned(tmp_path):
     done = fathom(*command, "--by", "dirichlet", "--set", "alpha=0.3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "dirichlet partition with clients=8, alpha=0.3, seed=0" in done.stdout
+
+
+def test_parquet_without_clients_is_partitioned_and_trained_on(tmp_path):
+    pytest.importorskip("pyarrow")
+    for name, size in {"train": 40, "test": 9}.items():
+        parquet(tmp_path / f"{name}.parquet", as_table(images("a", size=size))[0])
+    files = ["train.parquet", "test.parquet"]
+    done = fathom("data", "partition", *files, "--name", "parts", "--clients", "4", "--by", "iid", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "images as grey from 0 to 255; iid partition with clients=4, seed=0" in done.stdout
+    wrong = fathom("data", "partition", *files, "--name", "other", "--set", "label=what", cwd=tmp_path)
+    assert "train.parquet has no label column what; it has 'image'" in wrong.stderr
+    settings = ["--rounds", "1", "--cohort", "2", "--set", "task.data=parts", "--out", "run"]
+    trained = fathom("run", "femnist", *settings, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
 
 
 @pytest.mark.parametrize(

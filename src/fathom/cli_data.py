@@ -149,12 +149,15 @@ def show(
 
 @app.command()
 def partition(
-    path: Annotated[Path, typer.Argument(help="An .npz file with arrays x and y, and maybe x_test and y_test.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="An .npz file with arrays x and y, and maybe x_test and y_test; or .parquet files."),
+    ],
     name: Annotated[str, typer.Option(help="What to call the data set.")],
     by: Annotated[str, typer.Option(help="iid, shards or dirichlet.")] = "dirichlet",
     clients: Annotated[int, typer.Option(help="How many clients to make.", min=1)] = 100,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="alpha, per_client or seed.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="alpha, per_client or seed; label, a column.")
     ] = None,
 ) -> None:
     """Make clients for data that has none."""
@@ -167,9 +170,10 @@ def partition(
         options: dict[str, Any] = {}
         for assignment in set_ or []:
             set_option(options, assignment)
+        label = options.pop("label", None)
         method = choose("partition", by, PARTITIONS)
         options = arguments(f"partition {by}", method, {"labels": None, "clients": clients, **options})
-        disk.write(name, *partitioned(path, method, options))
+        disk.write(name, *partitioned(paths, method, options, label))
         _describe(Console(), name)
     except (SpecError, ValueError) as error:
         fail(str(error))

@@ -1,24 +1,63 @@
-"""One data set without clients, as arrays in an .npz file."""
+"""One data set without clients: arrays in an .npz file, or Parquet files."""
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fathom.data.disk import Clients, DataError
+from fathom.data.importers import importer
 from fathom.data.partition import Rows
+
+Splits = dict[str, dict[str, np.ndarray]]  # features for training, and maybe for testing
 
 
 def partitioned(
-    path: Path, method: Callable[..., Rows], options: dict[str, Any]
+    paths: Sequence[Path], method: Callable[..., Rows], options: dict[str, Any], label: str | None = None
 ) -> tuple[dict[str, Clients], dict[str, Any]]:
     """Splits and meta of a data set whose training rows are shared out over clients.
 
-    The file has arrays x and y, and x_test and y_test for a common test set, which is shared out evenly. Without one,
-    a tenth of every client's rows is set aside.
+    A common test set, x_test and y_test of an .npz file or the Parquet files whose names say so, is shared out evenly.
+    Without one, a tenth of every client's rows is set aside. `label` names a column of Parquet files.
     """
+    if any(path.suffix.lower() == ".parquet" for path in paths):
+        importer("parquet")  # says what to install where a library is missing
+        from fathom.data.importers.parquet import whole
+
+        splits, classes, done = whole(paths, label)
+        facts, steps = {"classes": classes}, [done]
+    else:
+        splits, facts, steps = _npz(paths, label), {}, []
+    train, clients = splits["train"], options["clients"]
+    if clients > len(train["y"]):
+        raise DataError(f"{paths[0]} has {len(train['y'])} examples, too few for {clients} clients; ask for fewer.")
+    hands = method(**{**options, "labels": train["y"]})
+    cut = [len(rows) if "test" in splits else max(int(np.ceil(0.9 * len(rows))), 1) for rows in hands]
+
+    def named(parts: Rows, features: dict[str, np.ndarray]) -> Clients:
+        for i, rows in enumerate(parts):
+            if len(rows):
+                yield f"client_{i:05d}", {name: feature[rows] for name, feature in features.items()}
+
+    if "test" in splits:
+        test = named(np.array_split(np.arange(len(splits["test"]["y"])), clients), splits["test"])
+    else:
+        test = named([rows[n:] for rows, n in zip(hands, cut, strict=True)], train)
+    told = ", ".join(f"{key}={value}" for key, value in options.items() if key != "labels")
+    preprocessing = "; ".join([*steps, f"{method.__name__} partition with {told}"])
+    source = ", ".join(path.name for path in paths)
+    meta = {"kind": "partition", "source": source, "preprocessing": preprocessing, **facts}
+    return {"train": named([rows[:n] for rows, n in zip(hands, cut, strict=True)], train), "test": test}, meta
+
+
+def _npz(paths: Sequence[Path], label: str | None) -> Splits:
+    if len(paths) > 1:
+        raise DataError(f"partition takes one .npz file; {len(paths)} were given. Put all arrays into one.")
+    if label:
+        raise DataError(f"label={label!r} is a column of Parquet files; in {paths[0]} the labels are called y.")
+    (path,) = paths
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = dict(archive)
@@ -27,22 +66,7 @@ def partitioned(
     if not {"x", "y"} <= arrays.keys() or len(arrays["x"]) != len(arrays["y"]) or arrays["y"].ndim != 1:
         shapes = {key: array.shape for key, array in arrays.items()}
         raise DataError(f"{path} has arrays {shapes}; it needs x and y with as many rows, y a label each.")
-    clients = options["clients"]
-    if clients > len(arrays["y"]):
-        raise DataError(f"{path} has {len(arrays['y'])} examples, too few for {clients} clients; ask for fewer.")
-    hands = method(**{**options, "labels": arrays["y"]})
-    has_test = {"x_test", "y_test"} <= arrays.keys()
-    cut = [len(rows) if has_test else max(int(np.ceil(0.9 * len(rows))), 1) for rows in hands]
-
-    def named(parts: Rows, x: np.ndarray, y: np.ndarray) -> Clients:
-        return ((f"client_{i:05d}", {"x": x[rows], "y": y[rows]}) for i, rows in enumerate(parts) if len(rows))
-
-    train = named([rows[:n] for rows, n in zip(hands, cut, strict=True)], arrays["x"], arrays["y"])
-    if has_test:
-        tests = np.array_split(np.arange(len(arrays["y_test"])), clients)
-        test = named(tests, arrays["x_test"], arrays["y_test"])
-    else:
-        test = named([rows[n:] for rows, n in zip(hands, cut, strict=True)], arrays["x"], arrays["y"])
-    told = ", ".join(f"{key}={value}" for key, value in options.items() if key != "labels")
-    meta = {"kind": "partition", "source": path.name, "preprocessing": f"{method.__name__} partition with {told}"}
-    return {"train": train, "test": test}, meta
+    splits = {"train": {"x": arrays["x"], "y": arrays["y"]}}
+    if {"x_test", "y_test"} <= arrays.keys():
+        splits["test"] = {"x": arrays["x_test"], "y": arrays["y_test"]}
+    return splits

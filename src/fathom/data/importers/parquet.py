@@ -1,4 +1,4 @@
-"""Tables in Parquet files with a column of client ids."""
+"""Tables in Parquet files, with a column of client ids or without."""
 
 import json
 from collections.abc import Sequence
@@ -26,21 +26,14 @@ def parquet(
 ) -> Import:
     """Parquet files with columns of clients, labels, and images or numbers, such as flwrlabs/femnist."""
     check_share(test_share)
-    check_files("parquet", paths)
-    test = [path for path in paths if role(path) == "test"]
-    train = [path for path in paths if path not in test]
-    if not train:
-        raise DataError(f"{paths[0]} is named like a test file; parquet needs a training file too.")
-    with reading(train[0]):
-        schema = pq.read_schema(train[0])
+    train, test, schema = _parts(paths)
     client = _column(train[0], schema, client, CLIENTS, "client")
     label = _column(train[0], schema, label, LABELS, "label")
-    features = _features(train[0], schema, client, label)
+    features = _features(train[0], schema, (client, label))
     rows = {"train": find(train, client, label), **({"test": find(test, client, label)} if test else {})}
     classes = _classes(train[0], schema, label, [part.labels for part in rows.values()])
     share = 0.0 if test else test_share
-    told = "images as grey from 0 to 255" if "x" in features.values() else "numbers as float32"
-    told += f"; {share:g} of each client's rows drawn for testing" if share else ""
+    told = _told(features) + (f"; {share:g} of each client's rows drawn for testing" if share else "")
     meta = about("parquet", paths, told, classes=classes)
     first: First = []
     splits = {"train": kept(train[0], _examples(rows["train"], features, classes, share, False), meta, first)}
@@ -49,6 +42,41 @@ def parquet(
     elif share:
         splits["test"] = kept(train[0], _examples(rows["train"], features, classes, share, True), meta, first)
     return Import(splits, meta)
+
+
+def whole(paths: Sequence[Path], label: str | None) -> tuple[dict[str, dict[str, np.ndarray]], list[str], str]:
+    """All rows, whoever's they are, as arrays for training and maybe testing; the classes; what was done to them."""
+    train, test, schema = _parts(paths)
+    label = _column(train[0], schema, label, LABELS, "label")
+    features = _features(train[0], schema, (*CLIENTS, label))
+    files = {"train": train, **({"test": test} if test else {})}
+    rows = {split: find(own, None, label) for split, own in files.items()}
+    for split, part in rows.items():
+        if not len(part.labels):
+            raise DataError(f"{files[split][0]} has no rows; leave it out.")
+    classes = _classes(train[0], schema, label, [part.labels for part in rows.values()])
+    splits: dict[str, dict[str, np.ndarray]] = {}
+    first: First = []
+    for split, part in rows.items():
+        groups = kept(files[split][0], _examples(part, features, classes, 0.0, False), {"skipped_empty": 0}, first)
+        parts = [arrays for _, arrays in groups]
+        splits[split] = {name: np.concatenate([arrays[name] for arrays in parts]) for name in parts[0]}
+    return splits, classes, _told(features)
+
+
+def _parts(paths: Sequence[Path]) -> tuple[list[Path], list[Path], Any]:
+    """The files for training, those for testing, and the schema."""
+    check_files("parquet", paths)
+    test = [path for path in paths if role(path) == "test"]
+    train = [path for path in paths if path not in test]
+    if not train:
+        raise DataError(f"{paths[0]} is named like a test file; parquet needs a training file too.")
+    with reading(train[0]):
+        return train, test, pq.read_schema(train[0])
+
+
+def _told(features: dict[str, str]) -> str:
+    return "images as grey from 0 to 255" if "x" in features.values() else "numbers as float32"
 
 
 def _column(path: Path, schema: Any, name: str | None, known: Sequence[str], what: str) -> str:
@@ -74,9 +102,9 @@ def _is_list(kind: Any) -> bool:
     return lists and _is_number(kind.value_type)
 
 
-def _features(path: Path, schema: Any, client: str, label: str) -> dict[str, str]:
+def _features(path: Path, schema: Any, known: Sequence[str]) -> dict[str, str]:
     """From columns to features: the image if there is one, otherwise everything that is numbers."""
-    others = {field.name: field.type for field in schema if field.name not in (client, label)}
+    others = {field.name: field.type for field in schema if field.name not in known}
     pictures = [name for name, kind in others.items() if _is_image(kind)]
     numbers = [name for name, kind in others.items() if _is_number(kind) or _is_list(kind)]
     if len(pictures) > 1 or not (pictures or numbers):

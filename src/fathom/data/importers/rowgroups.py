@@ -24,19 +24,25 @@ class Rows(NamedTuple):
     labels: np.ndarray  # (rows,) numbers or str
 
 
-def find(paths: Sequence[Path], client: str, label: str) -> Rows:
-    """Read whose the rows are, and nothing else."""
+def find(paths: Sequence[Path], client: str | None, label: str) -> Rows:
+    """Read whose the rows are, and nothing else; without a column of clients, each row group counts as one."""
     groups, sizes, columns = [], [], []
     for path in paths:
         with reading(path), pq.ParquetFile(path) as file:
-            table = file.read(columns=[client, label])
-            for name in (client, label):
+            table = file.read(columns=[client, label] if client else [label])
+            for name in table.column_names:
                 if table[name].null_count:
                     row = int(np.flatnonzero(table[name].is_null().to_numpy(zero_copy_only=False))[0])
                     raise DataError(f"{path}: row {row} has no {name!r}; fill it in or drop the row.")
-            columns.append([table[client].cast(pa.string()).to_numpy(), table[label].to_numpy()])
-            groups += [(path, group) for group in range(file.num_row_groups)]
-            sizes += [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            own = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            if client:
+                clients = table[client].cast(pa.string()).to_numpy()
+            else:
+                numbers = np.repeat(np.arange(len(own)) + len(groups), own)
+                clients = np.array([f"row group {number:06}" for number in numbers], object)
+            columns.append([clients, table[label].to_numpy()])
+            groups += [(path, group) for group in range(len(own))]
+            sizes += own
     clients, values = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     return Rows(groups, np.cumsum([0, *sizes[:-1]]), clients, values)
 
