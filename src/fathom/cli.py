@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fathom import cli_data
+from fathom import cli_bench, cli_data
 from fathom.cli_errors import fail
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_data.app)
+app.command()(cli_bench.bench)
 
 
 @app.callback(
