@@ -102,7 +102,8 @@ def measure(
     programs: list[Row] = []  # how each compiled round spreads its work
 
     def traced(states: Any, cohorts: Cohort, **options: Any) -> Any:
-        programs.append(options)  # this runs once for every program that is compiled
+        # This runs once for every program that is compiled.
+        programs.append({key: options[key] for key in ("lanes", "slots", "capacity", "order", "mesh")})
         return algorithm.rounds(states, cohorts, **options)
 
     passes = -(-rounds // len(batches))
@@ -199,7 +200,7 @@ def _alone(algorithm: Algorithm, federation: Federation, options: Row) -> Callab
 def _matmul_flops() -> float:
     """Operations a second of a large float32 matrix product on every device at once, at the default precision."""
     devices = jax.devices()
-    mesh, width = device_mesh(devices), 2048 if devices[0].platform == "cpu" else 8192
+    mesh, width = device_mesh(devices), 1536 if devices[0].platform == "cpu" else 8192
     square = np.ones((len(devices), width, width), np.float32)
     square = jax.device_put(square, NamedSharding(mesh, P(mesh.axis_names[0])) if mesh else devices[0])
     product = jax.jit(lambda x: x @ x)
@@ -208,7 +209,7 @@ def _matmul_flops() -> float:
         jax.block_until_ready(product(square))
 
     call()
-    return len(devices) * 2 * width**3 / min(_seconds(call) for _ in range(8))
+    return len(devices) * 2 * width**3 / min(_seconds(call) for _ in range(5))
 
 
 def _memory(devices: list[Device]) -> tuple[int | None, str]:
