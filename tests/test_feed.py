@@ -1,5 +1,10 @@
 import jax
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import fathom
 from fathom.core import feed
@@ -17,18 +22,41 @@ def test_a_federation_too_large_for_the_device_trains_to_the_same_records(monkey
     assert_same_run(whole, list(fathom.train(algo, fed, **options)))
 
 
-def test_only_the_cohorts_rows_are_sent(monkeypatch):
+@pytest.mark.parametrize("devices", [1, 2])
+def test_only_the_cohorts_rows_are_sent_each_to_the_device_that_works_on_it(devices, monkeypatch):
     monkeypatch.setattr(feed, "RESIDENT_BYTES", 0)
-    fed = federation(clients(21, [10] * 50))
-    sent = []
-    sample, size = feed.sampler(fed, 4, 3)
-    supplies = list(feed.feed(fed, sample, [[0, 1]], 3, size, lambda rows: sent.append(rows) or rows))
-    assert {rows["x"].shape for rows in sent} == {(40, 5)}
+    fed = federation(clients(21, [10, 6, 3, 8, 7] * 10))
+    sample, size = feed.sampler(fed, 5, 3)
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("clients",))
+    shardings = NamedSharding(mesh, P()), NamedSharding(mesh, P("clients"))
+    supplies = list(feed.feed(fed, sample, [[0, 1], [2, 3]], 3, size, *shardings))
+    most = {1: 2 * 5 * 10, 2: 2 * 3 * 10}[devices]
     for supply in supplies:
-        for place, start in zip(supply.places[0], supply.cohorts.start[0], strict=True):
-            np.testing.assert_array_equal(
-                supply.cohorts.examples["x"][start : start + 10], fed.client(fed.ids[place])["x"]
-            )
+        assert supply.cohorts.examples["x"].shape == (devices * most, 5)
+        places, start = np.concatenate(supply.places), supply.cohorts.start.reshape(-1)
+        done = np.zeros(10, int)
+        for device, jobs in enumerate(supply.dealt):
+            rows = np.asarray(supply.cohorts.examples["x"].addressable_shards[device].data)
+            for job in jobs[jobs < 10]:
+                own = fed.client(fed.ids[places[job]])["x"]
+                np.testing.assert_array_equal(rows[start[job] : start[job] + len(own)], own)
+                done[job] += 1
+        assert done.tolist() == [1] * 10
+
+
+@settings(deadline=None)
+@given(trials=st.integers(1, 3), cohort=st.integers(1, 20), devices=st.integers(1, 9), seed=st.integers(0, 99))
+def test_every_device_is_dealt_its_share_of_every_trial(trials, cohort, devices, seed):
+    size = np.random.default_rng(seed).integers(0, 50, (trials, cohort))
+    dealt = feed.deal(size, devices)
+    count = trials * cohort
+    assert dealt.shape == (devices, -(-count // devices))
+    assert sorted(dealt[dealt < count].tolist()) == list(range(count))
+    for trial in range(trials):
+        shares = [(jobs[jobs < count] // cohort == trial).sum() for jobs in dealt]
+        assert max(shares) - min(shares) <= 1
+        rows = [size[trial, jobs[(jobs < count) & (jobs // cohort == trial)] % cohort].sum() for jobs in dealt]
+        assert max(rows) - min(rows) <= size[trial].max()  # as cards dealt in order differ by at most the first
 
 
 def test_a_run_that_is_left_early_leaves_no_thread_behind():

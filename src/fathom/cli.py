@@ -65,6 +65,14 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the spec; may be repeated."),
     ] = None,
+    hosts: Annotated[
+        bool,
+        typer.Option(
+            "--hosts",
+            help="Work together with the same command on other hosts. SLURM, Open MPI and TPU pods are recognised; "
+            "elsewhere set FATHOM_COORDINATOR=host:port, FATHOM_HOSTS=n, FATHOM_HOST=0 to n-1. Host 0 writes the run.",
+        ),
+    ] = False,
 ) -> None:
     """Train on a task."""
     from fathom.experiment import spec as specs
@@ -89,20 +97,46 @@ def run(
         for assignment in set_ or []:
             specs.set_option(raw, assignment)
         spec = specs.resolve(raw)
-        _run(spec, out or _fresh(spec), console)
+        _run(spec, out or _fresh(spec), console, hosts)
     except specs.SpecError as error:
         fail(str(error))
 
 
-def _run(spec: Any, out: Path, console: Console) -> None:
+def _run(spec: Any, out: Path, console: Console, hosts: bool) -> None:
     import jax
 
     from fathom.data.cache import folder
 
-    jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, spec.cohort * spec.trials))
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
+        jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, spec.cohort * spec.trials))
     jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
+    if not hosts:
+        return _lead(spec, out, console)
+    from fathom.experiment import run as runs
+
+    first = runs.join()
+    try:
+        if first:
+            return _lead(spec, out, console)
+        for _ in runs.run(spec, None):
+            pass
+    except FloatingPointError as error:  # on all hosts alike
+        raise typer.Exit(1) from error
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, typer.Exit):
+            raise
+        # Not by way of the interpreter, which would wait for the others: they notice, and end too.
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            told = f"stopped, perhaps because another host did; see what that one says, and start all again. ({told})"
+        print(f"fathom: host {jax.process_index()} of {jax.process_count()}: {told}", file=sys.stderr, flush=True)
+        os._exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _lead(spec: Any, out: Path, console: Console) -> None:
+    """Run, show the run as it goes on, and draw its picture."""
     from fathom.experiment import run as runs
     from fathom.report import curves, terminal
 

@@ -1,6 +1,8 @@
 """Runs rounds: samples cohorts, keeps the devices fed, yields a record of every round."""
 
+import math
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, get_args
@@ -8,11 +10,12 @@ from typing import Any, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from fathom.core.evaluate import chunks, evaluate
-from fathom.core.feed import feed, sampler
+from fathom.core.feed import feed, put, sampler
 from fathom.core.plan import slots
 from fathom.core.round import device_mesh
 from fathom.core.types import (
@@ -74,7 +77,8 @@ def train(
     "test" gives the metrics their plain names and another, say "unseen", gives "unseen_accuracy".
     order: "shuffled" reshuffles a client's examples for every pass; "cyclic" takes them as they stand.
     lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or a lane
-    per client for an accelerator, at most 128). They change the time a round takes and not its result.
+    per client for an accelerator, at most 128). They change the time a round takes and not its result. Where
+    `jax.distributed` runs on several hosts, all devices are those of all hosts: call this alike on each.
     """
     _check(algorithm.hparams, key, order, rounds=rounds, every=every, lanes=1 if lanes is None else lanes)
     sample, size = sampler(federation, cohort, rounds)
@@ -85,24 +89,29 @@ def train(
         keys = _keys(key)
         used = list(devices or jax.devices())
         mesh = device_mesh(used)
-        put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else used[0])
+        whole, split = (
+            NamedSharding(mesh, P(*axes)) if mesh else SingleDeviceSharding(used[0]) for axes in ((), ("clients",))
+        )
+        if not split.is_fully_addressable:
+            _agree(federation, jax.random.key_data(keys).tolist(), rounds, size, every)
         capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
-        tests = {name: put(chunks(batch, parts=len(used))) for name, batch in test_sets.items()}
-        states = put(_init(algorithm, keys, size))
+        tests = {name: put(chunks(batch, parts=len(used)), split) for name, batch in test_sets.items()}
+        states = put(_init(algorithm, keys, size), whole)
         hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
         totals = _Totals.zero(len(keys))
-        supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), rounds, size, put)
+        supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), rounds, size, whole, split)
         for number, supply in enumerate(supplies, 1):
             states, info = _round(
                 algorithm,
                 states,
                 supply.cohorts,
-                lanes=lanes or _default_lanes(used[0], len(keys) * size),
+                lanes=lanes or _default_lanes(used[0], federation.sizes, len(keys) * size),
                 slots=slots(hparams.batch, algorithm.hparams.batch, capacity or None),
                 capacity=capacity,
                 order=order,
                 mesh=mesh,
+                dealt=supply.dealt,
             )
             metrics = None
             if tests and (number % every == 0 or number == rounds):
@@ -140,6 +149,14 @@ def _check(hparams: HParams, key: Key, order: Order, **counts: int) -> None:
         if not np.all(np.isfinite(value)) or not np.all(np.asarray(value) >= least) or not np.all(value):
             bound = f"at least {least}" if least else "greater than 0"
             raise ValueError(f"hparams: {name}={value!r} must be {bound} and finite.")
+
+
+def _agree(federation: Federation, *settings: Any) -> None:
+    """Refuse to start where the hosts were not given the same clients and settings: they would wait for each other."""
+    facts = repr((federation.ids, federation.sizes.tolist(), settings))
+    seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(facts.encode())))
+    if len(set(np.ravel(seen).tolist())) > 1:
+        raise ValueError("the hosts have different clients or settings; give each the same data and the same command.")
 
 
 def _test_sets(test: Batch | None) -> dict[str, Batch]:
@@ -227,9 +244,13 @@ def _record(
     )
 
 
-def _default_lanes(device: Device, jobs: int) -> int:
-    """Clients one after another on a CPU, where that is fastest; side by side on an accelerator."""
-    return 1 if device.platform == "cpu" else min(jobs, 128)
+def _default_lanes(device: Device, sizes: np.ndarray, jobs: int) -> int:
+    """One lane on a CPU, where clients one after another are fastest; as many as can be kept busy on an accelerator.
+
+    A round lasts as long as its longest client, whatever the lanes: more than all work divided by that only idle.
+    """
+    longest = np.quantile(sizes, 1 - 1 / (jobs + 1))
+    return 1 if device.platform == "cpu" else min(math.ceil(jobs * sizes.mean() / longest), 128)
 
 
 def _bytes(params: Params) -> int:

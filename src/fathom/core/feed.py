@@ -1,19 +1,23 @@
 """Keeps rounds supplied with clients: who takes part, and where the device finds their examples.
 
-The next round's cohort is prepared while the device works on this one: who is sampled does not depend on what is
-learned. Small federations lie on the device as a whole; of large ones only the cohort's rows are read and sent.
+The next round's cohort is prepared while the devices work on this one: who is sampled does not depend on what is
+learned. Small federations lie on every device as a whole. Of large ones, and where several hosts work together, only
+the cohort's rows are read and sent, each client's to the one device that will work on it: a host reads no others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from fathom.core.types import Batch, Cohort
 from fathom.data import Federation
 
-RESIDENT_BYTES = 1 << 30  # federations up to this size are put on the device once
+RESIDENT_BYTES = 1 << 30  # federations up to this size are put on every device once
 
 
 class Supply(NamedTuple):
@@ -21,6 +25,7 @@ class Supply(NamedTuple):
 
     places: list[np.ndarray]  # where they stand in the federation, a list per trial
     cohorts: Cohort  # each leaf but the examples (trials, cohort)
+    dealt: np.ndarray | None  # which jobs each device does, from `deal`; None where any device can do any
 
 
 Sampler = Callable[[Sequence[int], int], np.ndarray]  # from a key's data and a round to places
@@ -55,24 +60,29 @@ def feed(
     keys: Sequence[Sequence[int]],
     rounds: int,
     size: int,
-    put: Callable[[Any], Any],
+    whole: Sharding,
+    split: Sharding,
 ) -> Iterator[Supply]:
-    """Every round's clients, their examples already on the device.
+    """Every round's clients, their examples already on the devices.
 
-    keys: the trials' keys, as numbers. size: the most clients a round has. put: sends arrays to the device.
+    keys: the trials' keys, as numbers. size: the most clients a round has. whole, split: how arrays lie on the
+    devices that are the same on all, or cut along their first axis.
     """
     resident = sum(feature.nbytes for feature in federation.examples.values()) <= RESIDENT_BYTES
-    everything = put(federation.examples) if resident else None
-    most = np.sort(federation.sizes)[::-1][:size].sum() * len(keys)  # rows that a round can need
+    resident &= split.is_fully_addressable  # all devices are this host's own
+    everything = put(federation.examples, whole) if resident else None
+    devices = len(split.device_set)
+    # Rows that a device can need: the k-th of its clients of a trial is at best the (k devices)-th largest of all.
+    most = int(np.sort(federation.sizes)[::-1][:size:devices].sum()) * len(keys)
 
     def prepare(number: int) -> Supply:
         places = [sample(key, number) for key in keys]
+        cohorts = _cohorts(federation, everything, places, size)
         if resident:
-            return Supply(places, _cohorts(federation, everything, places, federation.starts, size))
-        asked = np.unique(np.concatenate(places))
-        start = np.zeros(len(federation), np.int64)
-        start[asked] = np.cumsum([0, *federation.sizes[asked]])[:-1]
-        return Supply(places, _cohorts(federation, put(_rows(federation, asked, most)), places, start, size))
+            return Supply(places, cohorts, None)
+        dealt = deal(cohorts.size, devices)
+        asked, start = _local(federation, places, dealt, size)
+        return Supply(places, cohorts._replace(examples=_rows(federation, asked, most, split), start=start), dealt)
 
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(prepare, 1)
@@ -83,22 +93,62 @@ def feed(
             yield supply
 
 
-def _rows(federation: Federation, places: np.ndarray, most: int) -> Batch:
-    """These clients' examples one after another, in arrays that have the same size every round."""
+def put(arrays: Any, sharding: Sharding) -> Any:
+    """Send arrays that every host has to the devices; each host to its own."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(arrays, sharding)
+    return jax.tree.map(lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__), arrays)
 
-    def gather(feature: np.ndarray) -> np.ndarray:
+
+def deal(size: np.ndarray, devices: int) -> np.ndarray:
+    """Which jobs each device does, (devices, n), from the clients' sizes, (trials, cohort).
+
+    Jobs are numbered trial by trial; their count stands for none. Every trial's clients are dealt like cards, largest
+    first. Steps would balance better than sizes where clients have hyperparameters of their own, but those are not
+    known yet when the examples are sent.
+    """
+    trials, cohort = size.shape
+    jobs = (np.argsort(-size, axis=1, kind="stable") + cohort * np.arange(trials)[:, None]).reshape(-1)
+    return np.pad(jobs, (0, -len(jobs) % devices), constant_values=len(jobs)).reshape(-1, devices).T.astype(np.int32)
+
+
+def _local(
+    federation: Federation, places: list[np.ndarray], dealt: np.ndarray, size: int
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Whose rows each device holds, in order; and where on its device a job's rows start, (trials, size)."""
+    client = np.concatenate([np.pad(p, (0, size - len(p)), constant_values=-1) for p in places] + [np.array([-1])])
+    start = np.zeros(len(client), np.int32)
+    asked = []
+    for jobs in dealt:
+        there = jobs[client[jobs] >= 0]
+        own, which = np.unique(client[there], return_inverse=True)
+        start[there] = (np.cumsum(federation.sizes[own]) - federation.sizes[own])[which]
+        asked.append(own)
+    return asked, start[:-1].reshape(len(places), size)
+
+
+def _rows(federation: Federation, asked: list[np.ndarray], most: int, split: Sharding) -> Batch:
+    """The examples of each device's clients one after another, in arrays that have the same size every round."""
+
+    def gather(feature: np.ndarray, index: Any) -> np.ndarray:
+        """One device's part; `index` says which."""
         rows = np.zeros((most, *feature.shape[1:]), feature.dtype)
         at = 0
-        for place in places:
+        for place in asked[(index[0].start or 0) // most]:
             part = feature[federation.starts[place] : federation.starts[place] + federation.sizes[place]]
             rows[at : at + len(part)] = part
             at += len(part)
         return rows
 
-    return {name: gather(feature) for name, feature in federation.examples.items()}
+    return {
+        name: jax.make_array_from_callback(
+            (most * len(asked), *feature.shape[1:]), split, partial(gather, feature), dtype=feature.dtype
+        )
+        for name, feature in federation.examples.items()
+    }
 
 
-def _cohorts(federation: Federation, examples: Batch, places: list[np.ndarray], start: np.ndarray, size: int) -> Cohort:
+def _cohorts(federation: Federation, examples: Batch, places: list[np.ndarray], size: int) -> Cohort:
     """The trials' cohorts, filled up with absent clients to the same size; each leaf (trials, size)."""
 
     def filled(values: list[np.ndarray], dtype: type) -> np.ndarray:
@@ -106,7 +156,7 @@ def _cohorts(federation: Federation, examples: Batch, places: list[np.ndarray], 
 
     return Cohort(
         examples=examples,
-        start=filled([start[p] for p in places], np.int32),
+        start=filled([federation.starts[p] for p in places], np.int32),
         size=filled([federation.sizes[p] for p in places], np.int32),
         client=filled([federation.names(p) for p in places], np.uint32),
     )

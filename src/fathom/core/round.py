@@ -96,6 +96,7 @@ def federated(
         capacity: int | None = None,
         order: Order = "shuffled",
         mesh: Mesh | None = None,
+        dealt: Any = None,
     ) -> tuple[ServerState, RoundInfo]:
         cohorts = jax.tree.map(jnp.asarray, cohorts)
         room = jax.tree.leaves(cohorts.examples)[0].shape[0] if order == "shuffled" else 0
@@ -103,7 +104,7 @@ def federated(
         keys = jax.vmap(lambda s: jax.random.split(jax.random.fold_in(s.key, s.round)))(states)
         planned = plan(cohorts.size, states.hparams, tuner.form, order)
         jobs = _jobs(cohorts, states.hparams, planned, keys[:, 0])
-        total, results = _spread(work, states.params, cohorts.examples, jobs, lanes, mesh)
+        total, results = _spread(work, states.params, cohorts.examples, jobs, lanes, mesh, dealt)
         seen = planned.steps * planned.batch
         results = jax.tree.map(lambda leaf: leaf.reshape(seen.shape), results)
         clients = ClientStats(
@@ -146,34 +147,38 @@ def _jobs(cohorts: Cohort, hparams: HParams, planned: Plan, keys: Key) -> Job:
 
 
 def _spread(
-    work: Work, x: Params, examples: Batch, jobs: Job, lane_count: int, mesh: Mesh | None
+    work: Work, x: Params, examples: Batch, jobs: Job, lane_count: int, mesh: Mesh | None, dealt: Any = None
 ) -> tuple[Params, lanes.Results]:
-    """Run the jobs longest first, dealt out over the devices of the mesh, and sum what they bring home."""
+    """Run the jobs longest first, dealt out over the devices of the mesh, and sum what they bring home.
+
+    dealt: which jobs each device does, (devices, n), where it has the examples of those alone; by default they are
+    dealt here.
+    """
     count = jobs.size.shape[0]
     devices = 1 if mesh is None else mesh.size
-    slots = jobs.steps * -(-jobs.batch // work.slots.width)
-    longest_first = jnp.argsort(-slots)
-    absent = -count % devices  # jobs added so that every device has as many
-    place = jnp.concatenate([longest_first, jnp.full(absent, count)])
-    dealt = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]])[place], jobs)
-    dealt = dealt._replace(size=jnp.where(place < count, dealt.size, 0), steps=jnp.where(place < count, dealt.steps, 0))
-    # Deal the sorted jobs like cards: device d gets d, d + devices, ...
-    dealt = jax.tree.map(lambda leaf: leaf.reshape(-1, devices).T, dealt)
-    lane_count = min(lane_count, dealt.size.shape[1])
+    slots = jnp.append(jobs.steps * -(-jobs.batch // work.slots.width), -1)  # the last: no job
+    if dealt is None:
+        # Deal the sorted jobs like cards: device d gets d, d + devices, ...
+        longest_first = jnp.argsort(-slots[:count])
+        place = jnp.pad(longest_first, (0, -count % devices), constant_values=count).reshape(-1, devices).T
+    else:
+        place = jnp.take_along_axis(dealt, jnp.argsort(-slots[dealt], 1), 1)
+    own = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]])[place], jobs)
+    own = own._replace(size=jnp.where(place < count, own.size, 0), steps=jnp.where(place < count, own.steps, 0))
+    lane_count = min(lane_count, place.shape[1])
 
     def local(x: Params, examples: Batch, jobs: Job) -> tuple[Params, lanes.Results]:
         total, results = lanes.run(work, x, examples, jax.tree.map(lambda leaf: leaf[0], jobs), lane_count)
-        if mesh is not None:
-            total = jax.lax.psum(total, mesh.axis_names)
-        return total, jax.tree.map(lambda leaf: leaf[None], results)
+        if mesh is None:
+            return total, jax.tree.map(lambda leaf: leaf[None], results)
+        return jax.lax.psum(total, mesh.axis_names), jax.lax.all_gather(results, mesh.axis_names)
 
     if mesh is not None:
         axis = mesh.axis_names[0]
-        local = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), P(axis)), out_specs=(P(), P(axis)), check_vma=False)
-    total, results = local(x, examples, dealt)
-    results = jax.tree.map(
-        lambda leaf: jnp.zeros(count, leaf.dtype).at[place].set(leaf.T.reshape(-1), mode="drop"), results
-    )
+        rows = P() if dealt is None else P(axis)
+        local = jax.shard_map(local, mesh=mesh, in_specs=(P(), rows, P(axis)), out_specs=(P(), P()), check_vma=False)
+    total, results = local(x, examples, own)
+    results = jax.tree.map(lambda leaf: jnp.zeros(count, leaf.dtype).at[place].set(leaf, mode="drop"), results)
     return total, results
 
 
