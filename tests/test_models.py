@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fathom.tasks import femnist, nextword
+from fathom.tasks.recurrent import lstm
 
 VECTORS = Path(__file__).parent / "vectors"
 MODELS = json.loads((VECTORS / "models.json").read_text())
@@ -141,3 +142,37 @@ def test_dropout_keeps_the_mean_and_needs_a_key():
         kept = dropout(jax.random.key(0), rate, ones)
         assert float(kept.mean()) == pytest.approx(1, abs=0.02)
         assert float((kept == 0).mean()) == pytest.approx(rate, abs=0.01)
+
+
+def plain_lstm(params, x):
+    def word(state, at):
+        h, c = state
+        i, g, f, o = jnp.split(jnp.concatenate([at, h], -1) @ params["w"] + params["b"], 4, -1)
+        c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zero = jnp.zeros((len(x), params["b"].shape[0] // 4))
+    return jax.lax.scan(word, (zero, zero), x.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("rows", ["together", "apart", "apart on lanes", "together on lanes"])
+def test_the_lstm_has_the_gradient_of_automatic_differentiation(rows):
+    keys = jax.random.split(jax.random.key(0), 4)
+    lanes = "lanes" in rows
+    shape = (3,) if lanes else ()
+    params = {"w": jax.random.normal(keys[0], (*shape, 5 + 4, 16)), "b": jax.random.normal(keys[1], (*shape, 16))}
+    x, weight = jax.random.normal(keys[2], (*shape, 6, 7, 5)), jax.random.normal(keys[3], (6, 7, 4))
+
+    def total(layer):
+        def one(params, x):
+            if rows.startswith("apart"):  # as the engine has it: every example by itself
+                states = jax.vmap(lambda row: layer(params, row[None])[0])(x)
+            else:
+                states = layer(params, x)
+            return jnp.sum(weight * states**2)
+
+        gradient = jax.value_and_grad(one, argnums=(0, 1))
+        return (jax.vmap(gradient) if lanes else gradient)(params, x)
+
+    jax.tree.map(lambda got, want: close(got, want, 1e-5), total(lstm), total(plain_lstm))

@@ -57,12 +57,12 @@ def test_the_first_draws_of_a_shuffle_do_not_depend_on_the_room_behind():
     ("batch", "first", "most", "expected"),
     [
         (20, 20, 400, Slots(20, False)),
-        (16.4, 20, 400, Slots(16, False)),
-        (5.5, 20, 400, Slots(8, False)),
-        (0.2, 20, 400, Slots(4, False)),
-        (256, 256, 400, Slots(64, True)),
+        (16.4, 20, 400, Slots(20, False)),
+        (5.5, 20, 400, Slots(6, False)),
+        (0.2, 20, 400, Slots(3, False)),
+        (256, 256, 400, Slots(48, True)),
         (256, 256, 30, Slots(30, False)),
-        (65, 20, 400, Slots(64, True)),
+        (49, 20, 400, Slots(48, True)),
     ],
 )
 def test_slots_take_a_batch_whole_where_they_can(batch, first, most, expected):

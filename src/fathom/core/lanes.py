@@ -1,8 +1,8 @@
 """Many clients on few copies of the model.
 
 A lane is one copy of the model working through clients, one after another. Jobs wait in one queue, longest
-first; a lane that is done banks its client's update and takes the next job, so no lane idles while another has
-work waiting, and memory is bounded by the number of lanes and not by the cohort.
+first; a lane that is done banks its client's update and takes the next job, so no lane idles for long while
+another job waits, and memory is bounded by the number of lanes and not by the cohort.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,8 @@ from fathom.core import aggregate
 from fathom.core.client import Job, Local, Work, advance, begin, reorder
 from fathom.core.trees import dot
 from fathom.core.types import Array, Batch, Params
+
+PATIENCE = 16  # attending to lanes costs about as much as this share of the lanes standing still for a step
 
 
 class Results(NamedTuple):
@@ -56,6 +58,10 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
     def finished(carry: _Carry) -> Array:
         return (carry.job < count) & (carry.lanes.step >= current(carry.job)[0].steps)
 
+    def working(carry: _Carry) -> Array:
+        """The lanes that can take a step."""
+        return (carry.job < count) & ~finished(carry) & ~carry.lanes.stale
+
     def attend(carry: _Carry) -> _Carry:
         """Bank what is finished, hand out what waits, draw new orders where a pass has ended."""
         done = finished(carry)
@@ -79,13 +85,15 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
         return _Carry(taken, carry.waiting + jnp.sum(done), local, total, results)
 
     def quiet(carry: _Carry) -> Array:
-        """No lane needs attention."""
-        on = carry.job < count
-        return jnp.any(on) & ~jnp.any(finished(carry) | (on & carry.lanes.stale))
+        """Some lane can work, and too few stand still for want of attention to interrupt it."""
+        wanting = (carry.job < count) & (carry.lanes.stale | (finished(carry) & (carry.waiting < count)))
+        return jnp.any(working(carry)) & (jnp.sum(wanting) < max(lanes // PATIENCE, 1))
 
     def step(carry: _Carry) -> _Carry:
         job, start = current(carry.job)
         local = each(partial(advance, work, examples))(start, job, carry.lanes)
+        if lanes > 1:  # a lane on its own is attended to at once
+            local = jax.tree.map(partial(_where, working(carry)), local, carry.lanes)
         return carry._replace(lanes=local)
 
     def cycle(carry: _Carry) -> _Carry:

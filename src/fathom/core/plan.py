@@ -11,7 +11,7 @@ import numpy as np
 
 from fathom.core.types import Array, Form, HParams, Key, Order
 
-WIDTHS = (4, 8, 16, 32, 64)
+WIDTHS = (3, 6, 12, 24, 48)  # FATHOM tends to settle at batches of 5 or 6
 
 
 class Plan(NamedTuple):

@@ -13,6 +13,7 @@ import optax
 from fathom.core.types import Array, Batch, Key, Params, Task
 from fathom.data.text import END, FIRST, PAD
 from fathom.tasks.layers import dense, weights
+from fathom.tasks.recurrent import lstm
 
 EXPECTED_LENGTH = 13.3  # words of a sentence; the training loss is a sum over them, divided by this constant
 
@@ -50,18 +51,8 @@ def inputs_and_targets(tokens: Array) -> tuple[Array, Array]:
 
 def scores(params: Params, x: Array) -> Array:
     """(n, length) word ids to (n, length, ids) scores of the next word."""
-    hidden = params["project"]["w"].shape[0]
-
-    def step(state: tuple[Array, Array], word: Array) -> tuple[tuple[Array, Array], Array]:
-        h, c = state
-        i, g, f, o = jnp.split(dense(params["lstm"], jnp.concatenate([word, h], -1)), 4, -1)
-        c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-        return (h, c), h
-
-    zero = jnp.zeros((x.shape[0], hidden))
-    _, outputs = jax.lax.scan(step, (zero, zero), params["embed"][x].swapaxes(0, 1))  # (length, n, hidden)
-    return dense(params["out"], dense(params["project"], jnp.tanh(outputs.swapaxes(0, 1))))
+    states = lstm(params["lstm"], params["embed"][x])
+    return dense(params["out"], dense(params["project"], jnp.tanh(states)))
 
 
 def counts(logits: Array, y: Array) -> dict[str, Any]:
