@@ -39,7 +39,6 @@ def test_a_bench_prints_one_json_object_of_figures():
     ("arguments", "message"),
     [
         (["--task", "femnst"], "there is no task 'femnst'; choose from femnist, stackoverflow, glyphs, synthetic."),
-        (["--cohort", "0"], "cohort=0 must be at least 1."),
         (["--batch", "nan"], "batch=nan must be at least 1 and finite."),
     ],
 )
