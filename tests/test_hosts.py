@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -214,3 +215,12 @@ def test_hosts_that_cannot_be_found_are_one_line_and_exit_code_2(given, message,
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_of_the_communication_model_is_what_its_code_computes():
+    page = (TESTS.parent / "docs" / "scale.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    names = {}
+    exec(compile(code, "docs/scale.md", "exec"), names)
+    assert len(names["table"]) == 10
+    assert "\n".join(names["table"]) in page
