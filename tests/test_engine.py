@@ -410,3 +410,26 @@ def test_sampled_cohorts_compute_what_the_reference_computes():
     drawn = [sample(jax.random.key_data(jax.random.key(0)).tolist(), number).tolist() for number in range(1, 5)]
     got = records(algorithm(), fed, 4, 3, order="cyclic", test=fed.examples)
     compare(got, run(START, data, drawn, 0.1, 1.0, 8.0), data)
+
+
+def test_working_ahead_changes_no_record(monkeypatch):
+    fed, algo = federation(clients(20, [20, 30, 25])), algorithm()
+    keys = jax.random.split(jax.random.key(1), 2)
+    options = {"key": keys, "rounds": 4, "cohort": 2, "test": fed.examples, "every": 2}
+    in_step = list(fathom.train(algo, fed, **options))
+    monkeypatch.setattr("fathom.core.engine._works_ahead", lambda device: True)
+    ahead = list(fathom.train(algo, fed, **options))
+    assert [(r.round, r.trial, r.metrics is None) for r in ahead] == [
+        (number, trial, number % 2 == 1) for number in (1, 2, 3, 4) for trial in (0, 1)
+    ]
+    assert_same_run(in_step, ahead, tolerance=0)
+    with pytest.raises(FloatingPointError, match="after round"):
+        records(algorithm(lr=1e38), federation(clients(15, [20, 30])), 20, 2)
+
+
+def test_lanes_that_wait_to_be_attended_to_change_nothing():
+    # With 40 lanes, 2 have to stand still before they are attended to; 100 clients queue for them.
+    fed = federation(clients(21, [2 + i % 23 for i in range(100)]))
+    algo = algorithm(task=logistic(dropout=0.3), epochs=1.7, batch=4.0)
+    alone, many = (records(algo, fed, 2, 100, devices=jax.devices()[:1], lanes=lanes) for lanes in (1, 40))
+    assert_same_run(alone, many)

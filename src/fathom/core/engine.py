@@ -76,8 +76,8 @@ def train(
     test: arrays to evaluate on every `every` rounds and after the last; or several such sets by name, of which
     "test" gives the metrics their plain names and another, say "unseen", gives "unseen_accuracy".
     order: "shuffled" reshuffles a client's examples for every pass; "cyclic" takes them as they stand.
-    lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or a lane
-    per client for an accelerator, at most 128). They change the time a round takes and not its result. Where
+    lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or as many as
+    can be kept busy for an accelerator, at most 128). They change the time a round takes and not its result. Where
     `jax.distributed` runs on several hosts, all devices are those of all hosts: call this alike on each.
     """
     _check(algorithm.hparams, key, order, rounds=rounds, every=every, lanes=1 if lanes is None else lanes)
@@ -100,6 +100,23 @@ def train(
         hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
         totals = _Totals.zero(len(keys))
+        ahead = _works_ahead(used[0])
+        done: tuple | None = None  # the last round, as far as it is known
+
+        def report(
+            number: int, places: list, info: RoundInfo, metrics: dict | None, totals: _Totals
+        ) -> Iterator[Record]:
+            metrics = jax.device_get(metrics)
+            seconds = time.perf_counter() - began
+            for trial in range(len(keys)):
+                yield _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
+            if not np.isfinite([info.loss, *(leaf.mean(1) for leaf in info.next_hparams)]).all(0).any():
+                which = "training" if len(keys) == 1 else "every trial"
+                raise FloatingPointError(
+                    f"{which} diverged: loss or hyperparameters are no longer finite after round {number}; "
+                    "start from a lower lr, or bound it with `clamp`."
+                )
+
         supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), rounds, size, whole, split)
         for number, supply in enumerate(supplies, 1):
             states, info = _round(
@@ -120,18 +137,16 @@ def train(
                     for prefix, cut in tests.items()
                     for name, value in evaluate(algorithm.task, states.params, *cut, mesh=mesh).items()
                 }
-            info, metrics = jax.device_get((info, metrics))
+            if ahead and done:
+                yield from report(*done)  # while the devices do this round
+            info = jax.device_get(info)
             hparams = info.next_hparams
             totals = totals.plus(info.clients, algorithm.tuner, model_bytes)
-            seconds = time.perf_counter() - began
-            for trial in range(len(keys)):
-                yield _record(number, trial, info, metrics, totals, seconds, len(supply.places[trial]))
-            if not np.isfinite([info.loss, *(leaf.mean(1) for leaf in hparams)]).all(0).any():
-                which = "training" if len(keys) == 1 else "every trial"
-                raise FloatingPointError(
-                    f"{which} diverged: loss or hyperparameters are no longer finite after round {number}; "
-                    "start from a lower lr, or bound it with `clamp`."
-                )
+            done = (number, supply.places, info, metrics, totals)
+            if not ahead:
+                yield from report(*done)
+        if ahead and done:
+            yield from report(*done)
 
     return records()
 
@@ -242,6 +257,14 @@ def _record(
         metrics=None if metrics is None else {name: float(v[trial]) for name, v in metrics.items()},
         seconds=seconds,
     )
+
+
+def _works_ahead(device: Device) -> bool:
+    """Whether the next round is started before the last is reported, so that the device does not wait for that.
+
+    Not on a CPU, where both would share the cores.
+    """
+    return device.platform != "cpu"
 
 
 def _default_lanes(device: Device, sizes: np.ndarray, jobs: int) -> int:

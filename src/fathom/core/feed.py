@@ -79,7 +79,7 @@ def feed(
         places = [sample(key, number) for key in keys]
         cohorts = _cohorts(federation, everything, places, size)
         if resident:
-            return Supply(places, cohorts, None)
+            return Supply(places, put(cohorts, whole), None)
         dealt = deal(cohorts.size, devices)
         asked, start = _local(federation, places, dealt, size)
         return Supply(places, cohorts._replace(examples=_rows(federation, asked, most, split), start=start), dealt)

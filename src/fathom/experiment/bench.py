@@ -79,7 +79,7 @@ def measure(
     compile_seconds: rounds of the first pass less the median of later ones with the same batch size. This is with an
     empty cache, and takes in the first copy of the data to the device.
     host_fraction: share of a round in which the device waits for Python: 1 - (fastest call of the compiled round
-    alone) / (fastest round), called in turn. 0 where noise hides it; None if the batch size moves.
+    alone) / (fastest round). 0 where noise hides it; None if the batch size moves.
     memory_bytes: the most that a device had in use after the first pass, or where it does not tell, the process.
     """
     choose("task", name, {key: make for key, (make, _) in BENCHES.items()})
@@ -118,14 +118,13 @@ def measure(
     with closing(records):  # pyright: ignore[reportArgumentType]
         cold = [_seconds(lambda: next(records)) for _ in batches]
         memory_bytes, memory_of = _memory(jax.devices())
-        alone = None if moving else _alone(algorithm, federation, programs[0])
         warm: list[list[float]] = []  # a list per pass
-        bare: list[float] = []
         began = time.perf_counter()
         while len(warm) < min(passes, 2) or (len(warm) < passes and time.perf_counter() - began < LIMIT):
             warm.append([_seconds(lambda: next(records)) for _ in batches])
-            bare += [_seconds(alone)] if alone else []
 
+    alone = None if moving else _alone(algorithm, federation, programs[0])
+    bare = [_seconds(alone) for _ in warm] if alone else []
     seconds = float(np.median(np.mean(warm, 1)))  # of a round
     work, peak = flops(task, examples(rng, 1)), _matmul_flops()
     return {
