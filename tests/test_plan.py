@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fathom import HParams
-from fathom.core.plan import WIDTHS, Slots, plan, shuffle, slots
+from fathom.core.plan import WIDTHS, Slots, deal, plan, shuffle, slots
 from reference import batch_size, steps
 
 
@@ -73,3 +73,18 @@ def test_a_whole_run_of_batch_sizes_needs_few_widths():
     for first in (256, 20, 16, 4):
         offered = {slots(np.array([b]), np.array(first)) for b in np.geomspace(0.3, 300, 500)}
         assert len(offered) <= len(WIDTHS) + 2
+
+
+@settings(deadline=None, max_examples=30)
+@given(work=st.lists(st.integers(0, 400), min_size=1, max_size=40), devices=st.integers(1, 8))
+def test_every_job_is_dealt_once_and_no_device_is_left_far_behind(work, devices):
+    dealt = np.asarray(deal(jnp.asarray(work), devices))
+    assert dealt.shape == (devices, -(-len(work) // devices))
+    assert sorted(job for job in dealt.ravel() if job < len(work)) == list(range(len(work)))
+    loads = [sum(work[job] for job in own if job < len(work)) for own in dealt]
+    assert max(loads) - min(loads) <= max(work)  # dealt in a fixed order, the differences of all turns would add up
+
+
+def test_the_work_of_ten_writers_is_shared_evenly():
+    sizes = [100, 130, 150, 160, 170, 185, 215, 239, 280, 351]
+    assert sorted(sum(sizes[job] for job in own) for own in deal(jnp.asarray(sizes), 2).tolist()) == [986, 994]

@@ -52,6 +52,25 @@ def shuffle(key: Key, size: Array, capacity: int) -> Array:
     return jnp.argsort(jnp.where(row < size, draw, jnp.uint32(2**31) + row.astype(jnp.uint32)))
 
 
+def deal(work: Array, devices: int) -> Array:
+    """Which jobs each device does, (devices, n), from how much work each is; their count stands for no job.
+
+    They are dealt in turns, longest first, one to each device: in every turn the longest to the one with least to do.
+
+    >>> deal(jnp.asarray([5, 9, 3, 1, 4]), 2).tolist()
+    [[1, 2, 5], [0, 4, 3]]
+    """
+    count = work.shape[0]
+    turns = jnp.pad(jnp.argsort(-work), (0, -count % devices), constant_values=count).reshape(-1, devices)
+    work = jnp.append(work, 0).astype(jnp.float32)
+
+    def turn(load: Array, jobs: Array) -> tuple[Array, Array]:
+        given = jnp.zeros_like(jobs).at[jnp.argsort(load)].set(jobs)
+        return load + work[given], given
+
+    return jax.lax.scan(turn, jnp.zeros(devices), turns)[1].T
+
+
 class Slots(NamedTuple):
     """How batches are cut for the device; Python values, fixed when a round is compiled."""
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from fathom import optimizers
 from fathom.core import aggregate, lanes
 from fathom.core.client import Job, Work
-from fathom.core.plan import ANY_BATCH, Plan, Slots, plan
+from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, plan
 from fathom.core.trees import cosine, weighted_mean
 from fathom.core.types import (
     Algorithm,
@@ -158,9 +158,7 @@ def _spread(
     devices = 1 if mesh is None else mesh.size
     slots = jnp.append(jobs.steps * -(-jobs.batch // work.slots.width), -1)  # the last: no job
     if dealt is None:
-        # Deal the sorted jobs like cards: device d gets d, d + devices, ...
-        longest_first = jnp.argsort(-slots[:count])
-        place = jnp.pad(longest_first, (0, -count % devices), constant_values=count).reshape(-1, devices).T
+        place = deal(slots[:count], devices)
     else:
         place = jnp.take_along_axis(dealt, jnp.argsort(-slots[dealt], 1), 1)
     own = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]])[place], jobs)
