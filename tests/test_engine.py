@@ -37,7 +37,7 @@ def compare(got, want, data, tolerance=5e-5):
     seed=st.integers(0, 2**16),
     sizes=st.lists(st.integers(1, 100), min_size=4, max_size=4),
     form=st.sampled_from(["reference", "printed"]),
-    lr=st.floats(0.01, 0.5),
+    lr=st.floats(0.01, 0.1),  # a larger one can bring gradients down to rounding, whose direction means nothing
     epochs=st.floats(0.05, 3.0),
     batch=st.floats(1, 130),
     tune=st.booleans(),
