@@ -30,7 +30,8 @@ def curve(out):
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path):
+def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "FATHOM_CACHE", str(tmp_path / "cache"))
     done = fathom("run", "synthetic", "--rounds", "12", "--trials", "2", "--lr", "0.02", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "runs" / "synthetic-fathom-1"
@@ -50,8 +51,10 @@ def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path):
     assert "curves.png" in done.stdout
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
+    compiled = files(tmp_path / "cache" / "jax")
     again = fathom("run", str(out / "spec.toml"), "--out", "again", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
+    assert compiled == files(tmp_path / "cache" / "jax")  # nothing was compiled anew
     assert (tmp_path / "again" / "spec.toml").read_text() == (out / "spec.toml").read_text()
     assert curve(tmp_path / "again") == curve(out)
 

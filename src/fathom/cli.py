@@ -110,7 +110,7 @@ def _run(spec: Any, out: Path, console: Console, hosts: bool) -> None:
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, spec.cohort * spec.trials))
     jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a second start compiles nothing
 
     if not hosts:
         return _lead(spec, out, console)
