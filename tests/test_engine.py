@@ -427,9 +427,11 @@ def test_working_ahead_changes_no_record(monkeypatch):
         records(algorithm(lr=1e38), federation(clients(15, [20, 30])), 20, 2)
 
 
-def test_lanes_that_wait_to_be_attended_to_change_nothing():
-    # With 40 lanes, 2 have to stand still before they are attended to; 100 clients queue for them.
-    fed = federation(clients(21, [2 + i % 23 for i in range(100)]))
+@pytest.mark.parametrize(("count", "lanes"), [(3, 3), (60, 40)])
+def test_lanes_that_wait_to_be_attended_to_change_nothing(count, lanes):
+    # A lane that has finished stands still while others work and no client waits for it. Where clients queue for 40
+    # lanes, 2 have to stand still before they are attended to.
+    fed = federation(clients(21, [24 + 36 * i % 89 for i in range(count)]))
     algo = algorithm(task=logistic(dropout=0.3), epochs=1.7, batch=4.0)
-    alone, many = (records(algo, fed, 2, 100, devices=jax.devices()[:1], lanes=lanes) for lanes in (1, 40))
+    alone, many = (records(algo, fed, 2, count, devices=jax.devices()[:1], lanes=n) for n in (1, lanes))
     assert_same_run(alone, many)
