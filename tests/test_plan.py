@@ -82,7 +82,7 @@ def test_every_job_is_dealt_once_and_no_device_is_left_far_behind(work, devices)
     assert dealt.shape == (devices, -(-len(work) // devices))
     assert sorted(job for job in dealt.ravel() if job < len(work)) == list(range(len(work)))
     loads = [sum(work[job] for job in own if job < len(work)) for own in dealt]
-    assert max(loads) - min(loads) <= max(work)  # dealt in a fixed order, the differences of all turns would add up
+    assert max(loads) - min(loads) <= max(work)
 
 
 def test_the_work_of_ten_writers_is_shared_evenly():
