@@ -14,6 +14,10 @@ one works the others wait. Run from fathom's environment; on the first run each 
 the user's cache directory, and a log file beside it:
 
     python benchmarks/peers.py [--rounds 7] [--only fedjax] [--json out.json]
+    python benchmarks/peers.py --model lstm
+
+The second compares the LSTM of the same paper (4,050,748 parameters) with FedJAX's, on a quarter as many random
+sentences of 20 words, with batches of 16.
 """
 
 import argparse
@@ -39,6 +43,9 @@ BATCH, LR, CLASSES = 20, 0.1, 62
 MOVING = [20, 17, 14, 11, 9, 8, 7, 6, 5, 5, 19, 15, 12, 10, 4]
 WARM_UP = 2  # rounds: one compiles, one more settles allocators and caches
 
+VOCABULARY, WORDS = 10_000, 20  # of the LSTM's sentences
+FIRST_BATCH = {"cnn": BATCH, "lstm": 16}
+
 Serve = Callable[[Iterator[Any]], None]  # what a worker hands its rounds to
 
 
@@ -48,42 +55,60 @@ def client(place: int) -> dict[str, np.ndarray]:
     return {"x": x, "y": rng.integers(0, CLASSES, size, np.int32)}
 
 
-def fathom_worker(batches: list[int], serve: Serve) -> None:
+def sentences(place: int) -> np.ndarray:
+    tokens = np.random.default_rng(place).integers(3, 3 + VOCABULARY, (SIZES[place] // 4, WORDS + 1), np.int32)
+    tokens[:, 0] = 1  # begins a sentence
+    return tokens
+
+
+def fathom_worker(batches: list[int], serve: Serve, model: str) -> None:
     import jax
     import jax.numpy as jnp
 
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     import fathom
-    from fathom.tasks import femnist
+    from fathom.tasks import femnist, nextword
 
-    listed = jnp.asarray([*batches, BATCH], jnp.float32)  # the last is proposed, and not used
+    cnn = model == "cnn"
+    listed = jnp.asarray([*batches, batches[0]], jnp.float32)  # the last is proposed, and not used
     fedavg = fathom.federated(
-        fathom.Task(femnist.init, femnist.loss, femnist.metrics),
+        fathom.Task(femnist.init, femnist.loss, femnist.metrics) if cnn else nextword.task(VOCABULARY),
         tuner=fathom.tuners.schedule(batch=lambda done: listed[done]),
-        hparams=fathom.HParams(lr=LR, epochs=1.0, batch=float(BATCH)),
+        hparams=fathom.HParams(lr=LR, epochs=1.0, batch=float(batches[0])),
     )
-    data = fathom.Federation.from_arrays({str(place): client(place) for place in range(len(SIZES))})
+    features = {str(place): client(place) if cnn else {"tokens": sentences(place)} for place in range(len(SIZES))}
+    data = fathom.Federation.from_arrays(features)
     # A record holds numbers of the finished round, on the host: whoever has one has waited for all of it.
     serve(fathom.train(fedavg, data, key=jax.random.key(0), rounds=len(batches), cohort=len(SIZES)))
 
 
-def fedjax_worker(batches: list[int], serve: Serve) -> None:
-    import fedjax
+def fedjax_worker(batches: list[int], serve: Serve, model: str) -> None:
     import jax
+    import jax.numpy as jnp
 
-    model = fedjax.models.emnist.create_conv_model(only_digits=False)
+    jnp.NINF = -jnp.inf  # which its LSTM asks for, and which left jax in 0.4.34
+    import fedjax
+
+    cnn = model == "cnn"
+    if cnn:
+        network = fedjax.models.emnist.create_conv_model(only_digits=False)
+    else:
+        network = fedjax.models.stackoverflow.create_lstm_model(VOCABULARY, expected_length=13.3)
     sgd, fed_avg = fedjax.optimizers.sgd, fedjax.algorithms.fed_avg.federated_averaging
     data, algorithms = {}, {}
     for batch in batches:  # one algorithm for each batch size, kept; nothing is compiled yet
         batching = fedjax.ShuffleRepeatBatchHParams(batch_size=batch, num_epochs=1)
-        algorithms[batch] = fed_avg(fedjax.model_grad(model), sgd(LR), sgd(1.0), batching)
+        algorithms[batch] = fed_avg(fedjax.model_grad(network), sgd(LR), sgd(1.0), batching)
     for place in range(len(SIZES)):  # as floats from the start: the stock model takes pixels as they are
-        features = client(place)
-        x = features["x"][..., None].astype(np.float32) / 255
-        data[str(place)] = fedjax.ClientDataset({"x": x, "y": features["y"]})
+        if cnn:
+            features = client(place)
+            features["x"] = features["x"][..., None].astype(np.float32) / 255
+        else:
+            features = {"x": sentences(place)[:, :-1], "y": sentences(place)[:, 1:]}
+        data[str(place)] = fedjax.ClientDataset(features)
 
     def rounds() -> Iterator[Any]:
-        state = algorithms[BATCH].init(model.init(jax.random.PRNGKey(0)))
+        state = algorithms[batches[0]].init(network.init(jax.random.PRNGKey(0)))
         for number, batch in enumerate(batches):
             keys = jax.random.split(jax.random.PRNGKey(number), len(SIZES))
             state, diagnostics = algorithms[batch].apply(state, list(zip(data, data.values(), keys, strict=True)))
@@ -106,7 +131,7 @@ def torch_loss(network: Any, x: Any, y: Any) -> Any:
     return functional.cross_entropy(network(x[:, None].float() / 255), y.long())
 
 
-def pfl_worker(batches: list[int], serve: Serve) -> None:
+def pfl_worker(batches: list[int], serve: Serve, model: str) -> None:
     import torch
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -137,7 +162,7 @@ def pfl_worker(batches: list[int], serve: Serve) -> None:
     def rounds() -> Iterator[Any]:
         module = Model()
         server = torch.optim.SGD(module.parameters(), lr=1.0)
-        model: Any = PyTorchModel(module, local_optimizer_create=torch.optim.SGD, central_optimizer=server)
+        trained: Any = PyTorchModel(module, local_optimizer_create=torch.optim.SGD, central_optimizer=server)
         users = get_user_sampler("minimize_reuse", list(range(len(SIZES))))
         backend, algorithm = SimulatedBackend(FederatedDataset(dataset, users), None), FederatedAveraging()
         settings = NNAlgorithmParams(
@@ -153,14 +178,16 @@ def pfl_worker(batches: list[int], serve: Serve) -> None:
                 algorithm_params=settings,
                 seed=number,
             )
-            found, metrics = backend.gather_results(model=model, training_algorithm=algorithm, central_context=context)
-            model, _ = algorithm.process_aggregated_statistics(context, metrics, model, found)
-            yield model
+            found, metrics = backend.gather_results(
+                model=trained, training_algorithm=algorithm, central_context=context
+            )
+            trained, _ = algorithm.process_aggregated_statistics(context, metrics, trained, found)
+            yield trained
 
     serve(rounds())
 
 
-def flower_worker(batches: list[int], serve: Serve) -> None:
+def flower_worker(batches: list[int], serve: Serve, model: str) -> None:
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -205,7 +232,7 @@ def flower_worker(batches: list[int], serve: Serve) -> None:
 class Library(NamedTuple):
     """One of those compared."""
 
-    worker: Callable[[list[int], Serve], None]
+    worker: Callable[[list[int], Serve, str], None]
     shown: tuple[str, ...]  # packages whose versions are reported
     pins: tuple[str, ...] = ()  # none: it runs in this environment
 
@@ -225,7 +252,7 @@ LIBRARIES = {
 }
 
 
-def work(name: str, batches: list[int]) -> None:
+def work(name: str, batches: list[int], model: str) -> None:
     """Warm up, say which versions these are, then time one round for every line on stdin."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints goes to the log
@@ -239,7 +266,7 @@ def work(name: str, batches: list[int]) -> None:
             next(steps)
             print(json.dumps(time.perf_counter() - began), file=answers, flush=True)
 
-    LIBRARIES[name].worker(batches, serve)
+    LIBRARIES[name].worker(batches, serve, model)
 
 
 def python_of(name: str, home: Path) -> list[str]:
@@ -257,22 +284,25 @@ def python_of(name: str, home: Path) -> list[str]:
     return [str(python), "-I"]  # -I: nothing from PYTHONPATH
 
 
-def start(name: str, home: Path, batches: list[int]) -> subprocess.Popen[str]:
+def start(name: str, home: Path, batches: list[int], model: str) -> subprocess.Popen[str]:
     quiet = {"JAX_PLATFORMS": "cpu", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [*python_of(name, home), __file__, "--worker", name, "--batches", json.dumps(batches)]
+    command = [*python_of(name, home), __file__, "--worker", name, "--batches", json.dumps(batches), "--model", model]
     with (home / f"{name}.log").open("w") as log:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
         return subprocess.Popen(command, **pipes, text=True, env={**os.environ, **quiet})
 
 
-def compare(names: list[str], rounds: int) -> dict[str, Any]:
+def compare(names: list[str], rounds: int, model: str) -> dict[str, Any]:
     """Start the workers one after the other, let them take turns, and sum up."""
     from platformdirs import user_cache_path
 
     home = user_cache_path("fathom") / "peers"
     home.mkdir(parents=True, exist_ok=True)
-    passes = {"fixed": [BATCH] * rounds, "moving, first pass": MOVING, "moving, second pass": MOVING}
-    batches = [BATCH] * WARM_UP + [batch for listed in passes.values() for batch in listed]
+    first = FIRST_BATCH[model]
+    passes = {"fixed": [first] * rounds}
+    if model == "cnn":
+        passes |= {"moving, first pass": MOVING, "moving, second pass": MOVING}
+    batches = [first] * WARM_UP + [batch for listed in passes.values() for batch in listed]
     workers: dict[str, Any] = {}
     versions, failed = {}, {}  # by library
     seconds: dict[str, dict[str, list[float]]] = {label: {} for label in passes}
@@ -286,7 +316,7 @@ def compare(names: list[str], rounds: int) -> dict[str, Any]:
 
     for name in names:
         try:
-            workers[name] = start(name, home, batches)
+            workers[name] = start(name, home, batches, model)
             versions[name] = ask(name)  # printed once it is warm
         except (OSError, subprocess.CalledProcessError) as error:
             failed[name] = f"could not be installed: {error}"
@@ -300,7 +330,16 @@ def compare(names: list[str], rounds: int) -> dict[str, Any]:
     print(file=sys.stderr)
     for worker in workers.values():
         worker.communicate()  # closes its stdin, at which it ends
-    return {"seconds": seconds, "batches": passes, "versions": versions, "failed": failed, "machine": machine()}
+    examples = sum(SIZES) if model == "cnn" else sum(size // 4 for size in SIZES)
+    return {
+        "model": model,
+        "examples": examples,
+        "seconds": seconds,
+        "batches": passes,
+        "versions": versions,
+        "failed": failed,
+        "machine": machine(),
+    }
 
 
 def machine() -> str:
@@ -318,7 +357,7 @@ def show(result: dict[str, Any]) -> None:
         centre = statistics.median if label == "fixed" else statistics.mean
         for name, times in by_name.items():
             middle = centre(times)
-            cells = f"{middle:.2f} | {min(times):.2f} to {max(times):.2f} | {1000 * middle / sum(SIZES):.2f}"
+            cells = f"{middle:.2f} | {min(times):.2f} to {max(times):.2f} | {1000 * middle / result['examples']:.2f}"
             ratio = f"{middle / centre(by_name['fathom']):.2f}" if "fathom" in by_name else "-"
             print(f"| {label} | {name} | {cells} | {ratio} |")
     print()
@@ -333,13 +372,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A round of FedAvg on this CPU: fathom beside its peers.")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each library with a fixed batch size")
     parser.add_argument("--only", nargs="+", choices=[n for n in LIBRARIES if n != "fathom"], help="these peers alone")
+    parser.add_argument(
+        "--model", choices=FIRST_BATCH, default="cnn", help="what is trained; the LSTM with FedJAX alone"
+    )
     parser.add_argument("--json", type=Path, help="also write the result here")
     parser.add_argument("--worker", choices=LIBRARIES, help=argparse.SUPPRESS)
     parser.add_argument("--batches", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        return work(args.worker, args.batches)
-    result = compare(["fathom", *args.only] if args.only else list(LIBRARIES), args.rounds)
+        return work(args.worker, args.batches, args.model)
+    peers = args.only or (["fedjax"] if args.model == "lstm" else [name for name in LIBRARIES if name != "fathom"])
+    if args.model == "lstm" and peers != ["fedjax"]:
+        parser.error("--model lstm compares with fedjax alone; leave --only out.")
+    result = compare(["fathom", *peers], args.rounds, args.model)
     show(result)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -21,7 +21,7 @@ def bench(*arguments):
 
 
 def test_a_bench_prints_one_json_object_of_figures():
-    done = bench("--task", "synthetic", "--cohort", "2", "--rounds", "3", "--json")
+    done = bench("--task", "synthetic", "--cohort", "2", "--rounds", "3", "--trials", "2", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for name in ("seconds_per_round", "rounds_per_second", "examples_per_second", "mflop_per_example"):
@@ -31,8 +31,8 @@ def test_a_bench_prints_one_json_object_of_figures():
     assert 0 < found["fraction_of_peak"] < 1
     assert 0 <= found["host_fraction"] < 1
     assert (found["task"], found["cohort"], found["batch"], found["rounds"]) == ("synthetic", 2, [20.0], 3)
-    assert found["programs"] == 1
-    assert found["examples_per_second"] * found["seconds_per_round"] == pytest.approx(100 + 130)
+    assert (found["programs"], found["trials"]) == (1, 2)
+    assert found["examples_per_second"] * found["seconds_per_round"] == pytest.approx(2 * (100 + 130))
 
 
 @pytest.mark.parametrize(

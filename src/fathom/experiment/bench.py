@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from fathom import tasks, tuners
 from fathom.core.engine import train
 from fathom.core.round import device_mesh, federated
-from fathom.core.types import Algorithm, Batch, Cohort, Device, Task
+from fathom.core.types import Algorithm, Batch, Cohort, Device, Key, Task
 from fathom.data import Federation
 from fathom.data.synthetic import CLASSES, FEATURES
 from fathom.data.text import BEGIN, FIRST
@@ -66,13 +66,14 @@ def measure(
     batch: float | None = None,
     rounds: int = 10,
     moving: bool = False,
+    trials: int = 1,
 ) -> Row:
     """Time `rounds` rounds of FedAvg, one local epoch each, after a first pass that compiles.
 
     moving: the batch size goes through MOVING, over and over, and `rounds` is rounded up to whole passes; otherwise a
     pass is one round. After LIMIT seconds no third pass, or later one, is begun.
 
-    What the figures mean:
+    What the figures mean (a round is one of every trial, where there are several):
     examples_per_second: examples that clients hold and go through, so the few that fill up a last batch do not count.
     mflop_per_example: of the matrix products in the gradient of one example's loss; see `flops`.
     fraction_of_peak: mflop_per_example * examples_per_second, over the speed of a large matrix product here.
@@ -85,7 +86,8 @@ def measure(
     choose("task", name, {key: make for key, (make, _) in BENCHES.items()})
     start = tasks.TASKS[name].defaults.hparams
     start = start if batch is None else start._replace(batch=batch)
-    for key, value in {"cohort": cohort, "lanes": 1 if lanes is None else lanes, "rounds": rounds}.items():
+    counts = {"cohort": cohort, "lanes": 1 if lanes is None else lanes, "rounds": rounds, "trials": trials}
+    for key, value in counts.items():
         if value < 1:
             raise ValueError(f"{key}={value} must be at least 1.")
     if not (math.isfinite(start.batch) and start.batch >= 1):
@@ -99,6 +101,7 @@ def measure(
     tuner = tuners.schedule(batch=lambda done: batches[done % len(batches)])
     algorithm = federated(task, tuner=tuner, hparams=start)
 
+    keys = jax.random.split(jax.random.key(0), trials)
     programs: list[Row] = []  # how each compiled round spreads its work
 
     def traced(states: Any, cohorts: Cohort, **options: Any) -> Any:
@@ -110,35 +113,41 @@ def measure(
     records = train(
         algorithm._replace(rounds=traced),
         federation,
-        key=jax.random.key(0),
+        key=keys,
         rounds=(1 + passes) * len(batches),
         cohort=cohort,
         lanes=lanes,
     )
+
+    def one_round() -> None:
+        for _ in range(trials):
+            next(records)
+
     with closing(records):  # pyright: ignore[reportArgumentType]
-        cold = [_seconds(lambda: next(records)) for _ in batches]
+        cold = [_seconds(one_round) for _ in batches]
         memory_bytes, memory_of = _memory(jax.devices())
         warm: list[list[float]] = []  # a list per pass
         began = time.perf_counter()
         while len(warm) < min(passes, 2) or (len(warm) < passes and time.perf_counter() - began < LIMIT):
-            warm.append([_seconds(lambda: next(records)) for _ in batches])
+            warm.append([_seconds(one_round) for _ in batches])
 
-    alone = None if moving else _alone(algorithm, federation, programs[0])
+    alone = None if moving else _alone(algorithm, federation, keys, programs[0])
     bare = [_seconds(alone) for _ in warm] if alone else []
     seconds = float(np.median(np.mean(warm, 1)))  # of a round
     work, peak = flops(task, examples(rng, 1)), _matmul_flops()
     return {
         "task": name,
         "cohort": cohort,
+        "trials": trials,
         "lanes": programs[0]["lanes"],
         "batch": [round(float(b), 2) for b in batches],
         "rounds": len(warm) * len(batches),
         "seconds_per_round": seconds,
         "rounds_per_second": 1 / seconds,
-        "examples_per_second": sum(sizes) / seconds,
+        "examples_per_second": trials * sum(sizes) / seconds,
         "mflop_per_example": work / 1e6,
         "peak_gflop_per_second": peak / 1e9,
-        "fraction_of_peak": work * sum(sizes) / seconds / peak,
+        "fraction_of_peak": work * trials * sum(sizes) / seconds / peak,
         "compile_seconds": float(sum(np.maximum(np.array(cold) - np.median(warm, 0), 0))),
         "programs": len(programs),
         "host_fraction": max(0.0, 1 - min(bare) / min(map(min, warm))) if bare else None,
@@ -171,7 +180,7 @@ def _products(jaxpr: Any) -> int:
     return total
 
 
-def _alone(algorithm: Algorithm, federation: Federation, options: Row) -> Callable[[], Any]:
+def _alone(algorithm: Algorithm, federation: Federation, keys: Key, options: Row) -> Callable[[], Any]:
     """A call of the compiled round and nothing else, its arguments on the device; compiled and called once."""
     mesh = options["mesh"]
     put = partial(jax.device_put, device=NamedSharding(mesh, P()) if mesh else jax.devices()[0])
@@ -180,8 +189,8 @@ def _alone(algorithm: Algorithm, federation: Federation, options: Row) -> Callab
         federation.sizes.astype(np.int32),
         federation.names(np.arange(len(federation))),
     )
-    cohorts = put(Cohort(federation.examples, *(column[None] for column in columns)))
-    states = put(jax.vmap(lambda key: algorithm.init(key, len(federation)))(jax.random.key(0)[None]))
+    cohorts = put(Cohort(federation.examples, *(np.stack([column] * len(keys)) for column in columns)))
+    states = put(jax.vmap(lambda key: algorithm.init(key, len(federation)))(keys))
 
     @partial(jax.jit, donate_argnums=0)
     def step(states: Any, cohorts: Cohort) -> Any:
