@@ -29,7 +29,7 @@ def test_only_the_cohorts_rows_are_sent_each_to_the_device_that_works_on_it(devi
     sample, size = feed.sampler(fed, 5, 3)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("clients",))
     shardings = NamedSharding(mesh, P()), NamedSharding(mesh, P("clients"))
-    supplies = list(feed.feed(fed, sample, [[0, 1], [2, 3]], 3, size, *shardings))
+    supplies = list(feed.feed(fed, sample, [[0, 1], [2, 3]], 1, 3, size, *shardings))
     most = {1: 2 * 5 * 10, 2: 2 * 3 * 10}[devices]
     for supply in supplies:
         assert supply.cohorts.examples["x"].shape == (devices * most, 5)

@@ -1,6 +1,7 @@
 """Federated learning that tunes itself while it trains."""
 
 from fathom import optimizers, tasks, tuners
+from fathom.core import aggregate
 from fathom.core.engine import Record, train
 from fathom.core.round import federated
 from fathom.core.types import Algorithm, ClientStats, Cohort, HParams, RoundStats, ServerState, Task, Tuner
@@ -17,6 +18,7 @@ __all__ = [
     "ServerState",
     "Task",
     "Tuner",
+    "aggregate",
     "federated",
     "optimizers",
     "tasks",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fathom.core.aggregate import Aggregator
 from fathom.core.plan import Slots, shuffle
 from fathom.core.trees import cosine
 from fathom.core.types import Array, Batch, Form, Key, Order, Params, State, Task
@@ -50,6 +51,7 @@ class Work(NamedTuple):
     order: Order
     slots: Slots
     capacity: int  # the most examples a client has; 0 where their order is cyclic
+    aggregator: Aggregator
 
 
 def begin(work: Work, x: Params) -> Local:

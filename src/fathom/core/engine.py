@@ -34,11 +34,32 @@ from fathom.core.types import (
 )
 from fathom.data import Federation
 
+GIVE_UP = 20  # rounds in a row that were undone, in every trial
+
+
+class Totals(NamedTuple):
+    """What each trial has cost so far; Python's integers, which do not overflow."""
+
+    gradients: list[int]
+    up: list[int]
+    down: list[int]
+    rejected: list[int]
+    undone: list[int]  # rounds in a row, up to the last
+
+
+class Snapshot(NamedTuple):
+    """All that a run needs to go on after a round, to the same bits: pass it to `train` as `start`."""
+
+    round: int
+    states: ServerState  # each leaf (trials, ...)
+    totals: Totals
+    seconds: float
+
 
 class Record(NamedTuple):
     """What one round of one trial showed, as numpy arrays and Python numbers.
 
-    `gradients`, `bytes_up`, `bytes_down` and `seconds` count from the start of the run.
+    `rejected`, `gradients`, `bytes_up`, `bytes_down` and `seconds` count from the start of the run.
     """
 
     round: int  # from 1
@@ -54,6 +75,9 @@ class Record(NamedTuple):
     loss: float  # training loss along the clients' paths
     metrics: dict[str, float] | None  # on the test set; None between evaluations
     seconds: float
+    rejected: int = 0  # updates that were not finite, or absurdly long, and were set aside
+    rolled_back: bool = False  # the round was undone: the run went back to its last good state, with half the lr
+    snapshot: Snapshot | None = None  # of all trials, with the last one's record; None where none was asked for
 
 
 def train(
@@ -68,6 +92,8 @@ def train(
     order: Order = "shuffled",
     lanes: int | None = None,
     devices: Sequence[Device] | None = None,
+    start: Snapshot | None = None,
+    snapshots: float | None = None,
 ) -> Iterator[Record]:
     """Train on a federation, one Record a round.
 
@@ -79,6 +105,8 @@ def train(
     lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or as many as
     can be kept busy for an accelerator, at most 128). They change the time a round takes and not its result. Where
     `jax.distributed` runs on several hosts, all devices are those of all hosts: call this alike on each.
+    snapshots: seconds from one record with a snapshot to the next; 0 for one every round. The last round has one, too.
+    start: a snapshot of the same run, to go on from.
     """
     _check(algorithm.hparams, key, order, rounds=rounds, every=every, lanes=1 if lanes is None else lanes)
     sample, size = sampler(federation, cohort, rounds)
@@ -93,32 +121,33 @@ def train(
             NamedSharding(mesh, P(*axes)) if mesh else SingleDeviceSharding(used[0]) for axes in ((), ("clients",))
         )
         if not split.is_fully_addressable:
-            _agree(federation, jax.random.key_data(keys).tolist(), rounds, size, every)
+            _agree(federation, jax.random.key_data(keys).tolist(), rounds, size, every, start and start.round)
         capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
         tests = {name: put(chunks(batch, parts=len(used)), split) for name, batch in test_sets.items()}
-        states = put(_init(algorithm, keys, size), whole)
+        states = put(_init(algorithm, keys, size) if start is None else start.states, whole)
+        first = 1 if start is None else start.round + 1
         hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
-        totals = _Totals.zero(len(keys))
+        totals = Totals(*([0] * len(keys) for _ in Totals._fields)) if start is None else start.totals
+        began -= 0.0 if start is None else start.seconds
+        saved = time.perf_counter()
         ahead = _works_ahead(used[0])
         done: tuple | None = None  # the last round, as far as it is known
 
         def report(
-            number: int, places: list, info: RoundInfo, metrics: dict | None, totals: _Totals
+            number: int, places: list, info: RoundInfo, metrics: dict | None, totals: Totals, kept: ServerState | None
         ) -> Iterator[Record]:
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - began
+            snapshot = None if kept is None else Snapshot(number, kept, totals, seconds)
             for trial in range(len(keys)):
-                yield _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
-            if not np.isfinite([info.loss, *(leaf.mean(1) for leaf in info.next_hparams)]).all(0).any():
-                which = "training" if len(keys) == 1 else "every trial"
-                raise FloatingPointError(
-                    f"{which} diverged: loss or hyperparameters are no longer finite after round {number}; "
-                    "start from a lower lr, or bound it with `clamp`."
-                )
+                last = trial == len(keys) - 1
+                record = _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
+                yield record._replace(snapshot=snapshot if last else None)
+            _refuse_divergence(number, info, totals)
 
-        supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), rounds, size, whole, split)
-        for number, supply in enumerate(supplies, 1):
+        supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), first, rounds, size, whole, split)
+        for number, supply in enumerate(supplies, first):
             states, info = _round(
                 algorithm,
                 states,
@@ -130,6 +159,11 @@ def train(
                 mesh=mesh,
                 dealt=supply.dealt,
             )
+            kept = None
+            if snapshots is not None and (time.perf_counter() - saved >= snapshots or number == rounds):
+                # Copied before the next round takes its place; every device has the whole, and one of them is enough.
+                kept = jax.tree.map(lambda leaf: jnp.copy(leaf.addressable_data(0)), states)
+                saved = time.perf_counter()
             metrics = None
             if tests and (number % every == 0 or number == rounds):
                 metrics = {
@@ -141,8 +175,8 @@ def train(
                 yield from report(*done)  # while the devices do this round
             info = jax.device_get(info)
             hparams = info.next_hparams
-            totals = totals.plus(info.clients, algorithm.tuner, model_bytes)
-            done = (number, supply.places, info, metrics, totals)
+            totals = _add(totals, info, list(map(len, supply.places)), algorithm.tuner, model_bytes)
+            done = (number, supply.places, info, metrics, totals, kept)
             if not ahead:
                 yield from report(*done)
         if ahead and done:
@@ -208,24 +242,31 @@ def _round(algorithm: Algorithm, states: ServerState, cohorts: Cohort, **options
     return states, info._replace(update=())
 
 
-class _Totals(NamedTuple):
-    """What each trial has cost so far; Python's integers, which do not overflow."""
+def _add(totals: Totals, info: RoundInfo, sampled: list[int], tuner: Tuner, model_bytes: int) -> Totals:
+    """The totals after one more round. Whoever was sampled was sent the model; who answered sent an update."""
+    up, down = (model_bytes + 4 * n for n in (tuner.scalars_up, tuner.scalars_down))
+    more = Totals(
+        gradients=info.clients.grads.sum(1, dtype=np.int64).tolist(),
+        up=[n * up for n in (info.clients.steps > 0).sum(1).tolist()],
+        down=[n * down for n in sampled],
+        rejected=info.rejected.tolist(),
+        undone=info.rolled_back.astype(int).tolist(),
+    )
+    totals = Totals(*([a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, more, strict=True)))
+    return totals._replace(undone=[n if now else 0 for n, now in zip(totals.undone, more.undone, strict=True)])
 
-    gradients: list[int]
-    up: list[int]
-    down: list[int]
 
-    @classmethod
-    def zero(cls, trials: int) -> "_Totals":
-        return cls([0] * trials, [0] * trials, [0] * trials)
-
-    def plus(self, clients: ClientStats, tuner: Tuner, model_bytes: int) -> "_Totals":
-        present = (clients.examples > 0).sum(1).tolist()
-        up, down = (model_bytes + 4 * n for n in (tuner.scalars_up, tuner.scalars_down))
-        return _Totals(
-            [a + b for a, b in zip(self.gradients, clients.grads.sum(1, dtype=np.int64).tolist(), strict=True)],
-            [a + n * up for a, n in zip(self.up, present, strict=True)],
-            [a + n * down for a, n in zip(self.down, present, strict=True)],
+def _refuse_divergence(number: int, info: RoundInfo, totals: Totals) -> None:
+    """Stop once every trial is beyond help."""
+    finite = np.isfinite([info.loss, *(leaf.mean(1) for leaf in info.next_hparams)]).all(0)
+    lost = np.array(totals.undone) >= GIVE_UP
+    if np.all(lost | ~(finite | info.rolled_back)):
+        which = "training" if len(lost) == 1 else "every trial"
+        what = (
+            f"the last {GIVE_UP} rounds were undone" if lost.all() else "loss or hyperparameters are no longer finite"
+        )
+        raise FloatingPointError(
+            f"{which} diverged: {what} after round {number}; start from a lower lr, or bound it with `clamp`."
         )
 
 
@@ -234,7 +275,7 @@ def _record(
     trial: int,
     info: RoundInfo,
     metrics: dict[str, np.ndarray] | None,
-    totals: _Totals,
+    totals: Totals,
     seconds: float,
     present: int,
 ) -> Record:
@@ -256,6 +297,8 @@ def _record(
         loss=float(info.loss[trial]),
         metrics=None if metrics is None else {name: float(v[trial]) for name, v in metrics.items()},
         seconds=seconds,
+        rejected=totals.rejected[trial],
+        rolled_back=bool(info.rolled_back[trial]),
     )
 
 

@@ -58,12 +58,13 @@ def feed(
     federation: Federation,
     sample: Sampler,
     keys: Sequence[Sequence[int]],
+    first: int,
     rounds: int,
     size: int,
     whole: Sharding,
     split: Sharding,
 ) -> Iterator[Supply]:
-    """Every round's clients, their examples already on the devices.
+    """The clients of rounds `first` to `rounds`, their examples already on the devices.
 
     keys: the trials' keys, as numbers. size: the most clients a round has. whole, split: how arrays lie on the
     devices that are the same on all, or cut along their first axis.
@@ -85,8 +86,8 @@ def feed(
         return Supply(places, cohorts._replace(examples=_rows(federation, asked, most, split), start=start), dealt)
 
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(prepare, 1)
-        for number in range(1, rounds + 1):
+        following = pool.submit(prepare, first)
+        for number in range(first, rounds + 1):
             supply = following.result()
             if number < rounds:
                 following = pool.submit(prepare, number + 1)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fathom.core import aggregate
 from fathom.core.client import Job, Local, Work, advance, begin, reorder
+from fathom.core.guard import sound
 from fathom.core.trees import dot
 from fathom.core.types import Array, Batch, Params
 
@@ -32,15 +33,17 @@ class _Carry(NamedTuple):
     job: Array  # (lanes,): which job a lane is on; the number of jobs where it is on none
     waiting: Array  # the first job nobody has taken
     lanes: Local  # each leaf (lanes, ...)
-    total: Params  # weighted sum of finished updates, each leaf (trials, ...)
+    banked: Params  # weighted sum of finished updates, each leaf (trials, ...); or all of them, each leaf (jobs, ...)
     results: Results
 
 
-def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[Params, Results]:
+def run(work: Work, x: Params, bound: Array, examples: Batch, jobs: Job, lanes: int) -> tuple[Params, Results]:
     """Do all jobs; return the sum over clients of nu_i (x_t - x_i) for each trial, and each job's results.
 
-    x: each leaf (trials, ...). jobs: each leaf (jobs,).
+    x: each leaf (trials, ...). bound: (trials,), how long an update may be. jobs: each leaf (jobs,). Where the
+    aggregator needs each update, all are returned in place of their sum, each leaf (jobs, ...).
     """
+    aggregator = work.aggregator
     count = jobs.size.shape[0]
     trials = jax.tree.leaves(x)[0].shape[0]
     jobs = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), jobs)
@@ -67,12 +70,17 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
         done = finished(carry)
         job, start = current(carry.job)
         updates = jax.tree.map(_difference, start, carry.lanes.params)  # Delta_i = x_t - x_i
-        weights = jnp.where(done, job.size, 0).astype(jnp.float32)
-        place = jnp.where(done, carry.job, count)  # `count` is out of bounds, and dropped
         drift = jax.vmap(dot)(updates, updates)
         outcome = Results(carry.lanes.loss, carry.lanes.alignment, drift)
+        usable = done & (job.size > 0) & sound(bound[job.trial], *outcome)
+        weights = jnp.where(usable, aggregator.weight(job.size) * aggregator.factor(jnp.sqrt(drift)), 0.0)
+        place = jnp.where(done, carry.job, count)  # `count` is out of bounds, and dropped
         results = jax.tree.map(lambda r, o: r.at[place].set(o, mode="drop"), carry.results, outcome)
-        total = aggregate.add(carry.total, updates, weights, job.trial, jnp.isfinite(drift))
+        if aggregator.needs_each:
+            scaled = jax.tree.map(lambda u: _where(usable, u * weights.reshape(-1, *[1] * (u.ndim - 1)), 0.0), updates)
+            banked = jax.tree.map(lambda b, u: b.at[place].set(u, mode="drop"), carry.banked, scaled)
+        else:
+            banked = aggregate.add(carry.banked, updates, weights, job.trial)
 
         turn = carry.waiting + jnp.cumsum(done) - 1
         taken = jnp.where(done, jnp.minimum(turn, count), carry.job)
@@ -82,7 +90,7 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
         if work.order == "shuffled":
             drawn = each(partial(reorder, work))(job, local)
             local = jax.tree.map(lambda d, old: _where(local.stale, d, old), drawn, local)
-        return _Carry(taken, carry.waiting + jnp.sum(done), local, total, results)
+        return _Carry(taken, carry.waiting + jnp.sum(done), local, banked, results)
 
     def quiet(carry: _Carry) -> Array:
         """Some lane can work, and too few stand still for want of attention to interrupt it."""
@@ -104,11 +112,13 @@ def run(work: Work, x: Params, examples: Batch, jobs: Job, lanes: int) -> tuple[
         job=job,
         waiting=jnp.minimum(jnp.asarray(lanes), count),
         lanes=each(partial(begin, work))(current(job)[1]),
-        total=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), x),
+        banked=jax.tree.map(
+            lambda leaf: jnp.zeros((count if aggregator.needs_each else trials, *leaf.shape[1:]), jnp.float32), x
+        ),
         results=Results(*(jnp.zeros(count, jnp.float32) for _ in Results._fields)),
     )
     carry = jax.lax.while_loop(lambda c: jnp.any(c.job < count), cycle, carry)
-    return carry.total, carry.results
+    return carry.banked, carry.results
 
 
 def _alone(function: Callable) -> Callable:
@@ -125,6 +135,6 @@ def _difference(a: Array, b: Array) -> Array:
     return a.astype(jnp.float32) - b.astype(jnp.float32)
 
 
-def _where(mask: Array, a: Array, b: Array) -> Array:
+def _where(mask: Array, a: Array, b: Array | float) -> Array:
     """jnp.where with a mask over the leading axis."""
     return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)

@@ -26,23 +26,37 @@ def rounded(batch: Array) -> Array:
     return jnp.maximum(jnp.floor(jnp.nan_to_num(batch, nan=1.0) + 0.5), 1).astype(jnp.int32)
 
 
-def plan(size: Array, hparams: HParams, form: Form, order: Order) -> Plan:
+def plan(size: Array, hparams: HParams, form: Form, order: Order, done: Array | float = 1.0) -> Plan:
     """How many steps of how many examples each client takes.
 
     K_i = max(ceil(E nu_i / B), 1) in the reference form, max(floor(E nu_i / B), 1) in the printed one, with B
     rounded but not yet capped at nu_i. Done in integers, so that 21 / 7 is 3 on every device. A shuffled batch
     never needs more than the client's nu_i distinct examples and is capped there; a cyclic one has exactly B
     rows, and goes round again. A trial that has diverged, whose hyperparameters are not numbers, does the least.
+
+    A client that gets only a part `done` of its steps takes that many, rounded down.
     """
     asked = rounded(hparams.batch)
     work = jnp.nan_to_num(hparams.epochs) * size.astype(jnp.float32)  # E nu_i: examples to go through
     steps = jnp.floor(work).astype(jnp.int32) // asked
     if form == "reference":
         steps += work > (steps * asked).astype(jnp.float32)
+    steps = jnp.maximum(steps, 1)
+    steps = jnp.where(done < 1, jnp.floor(steps * done).astype(jnp.int32), steps)
     return Plan(
-        jnp.where(size > 0, jnp.maximum(steps, 1), 0),
+        jnp.where(size > 0, steps, 0),
         asked if order == "cyclic" else jnp.minimum(asked, size),
     )
+
+
+def failures(keys: Key, dropout: float, stragglers: float) -> Array:
+    """The part of its steps that each client gets done: 0 if it vanishes, anything below 1 if it straggles, else 1."""
+
+    def one(key: Key) -> Array:
+        vanishes, straggles, part = jax.random.uniform(jax.random.fold_in(key, 2), (3,))
+        return jnp.where(vanishes < dropout, 0.0, jnp.where(straggles < stragglers, part, 1.0))
+
+    return jax.vmap(jax.vmap(one))(keys)
 
 
 def shuffle(key: Key, size: Array, capacity: int) -> Array:

@@ -10,12 +10,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fathom import optimizers
-from fathom.core import aggregate, lanes
+from fathom.core import guard as guards
+from fathom.core import lanes
+from fathom.core.aggregate import Aggregator, mean
 from fathom.core.client import Job, Work
-from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, plan
+from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, failures, plan
 from fathom.core.trees import cosine, weighted_mean
 from fathom.core.types import (
     Algorithm,
+    Array,
     Batch,
     ClientStats,
     Cohort,
@@ -39,17 +42,35 @@ def federated(
     hparams: HParams,
     client_opt: optax.GradientTransformationExtraArgs | None = None,
     server_opt: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+    guard: bool = True,
+    dropout: float = 0.0,
+    stragglers: float = 0.0,
 ) -> Algorithm:
     """Federated training of `task` from the first `hparams`, steered by `tuner`; FedAvg's steps by default.
 
     The hyperparameters are data: they are an argument and an output of a round, and one compiled program serves them
     all. `client_opt` is a client step of `fathom.optimizers`, which is told the round's learning rate; an optimizer
-    with a rate of its own, such as `optax.sgd(0.1)`, would not listen to the tuner.
+    with a rate of its own, such as `optax.sgd(0.1)`, would not listen to the tuner. `aggregator` is one of
+    `fathom.aggregate`: the weighted mean by default, a robust or a private one.
+
+    A client whose update is not finite, or absurdly long, is left out. With `guard`, a round after which the run would
+    diverge is undone: it goes back to its last good state, with half the learning rate (`core/guard.py`). Under a
+    private aggregator neither lengths nor losses are looked at, because they would tell of clients.
+
+    To simulate clients that fail: one in a round's cohort vanishes with probability `dropout`, and with probability
+    `stragglers` it stops early, anywhere, and sends what it has.
 
     `init(key, cohort)` makes the state of a run with `cohort` clients a round. `round(state, cohort, lanes=, slots=,
     order=)` does one round; how many lanes work side by side and how their batches are cut into slots changes the time
     it takes and not the result.
     """
+    aggregator = aggregator or mean()
+    guard = guard and aggregator.privacy is None
+    if tuner.per_client and aggregator.privacy is not None:
+        raise ValueError(
+            "this tuner needs each client's own numbers, which a private aggregator hides; choose another."
+        )
     client_step = client_opt or optimizers.sgd()
     server_step = optax.with_extra_args_support(server_opt or optax.sgd(1.0))
 
@@ -59,33 +80,50 @@ def federated(
         start = HParams(*(jnp.broadcast_to(jnp.asarray(value, jnp.float32), (cohort,)) for value in hparams))
         first, tuner_state = tuner.init(tuner_key, start, params)
         zeros = jax.tree.map(jnp.zeros_like, params)
-        done = jnp.zeros((), jnp.int32)
-        return ServerState(params, server_step.init(params), first, tuner_state, zeros, done, key)
+        opt, done = server_step.init(params), jnp.zeros((), jnp.int32)
+        good = guards.Good(params, opt, first, tuner_state, zeros) if guard else ()
+        return ServerState(params, opt, first, tuner_state, zeros, done, key, guards.init(good, params))
 
-    def finish(state: ServerState, key: Key, total: Params, clients: ClientStats) -> tuple[ServerState, RoundInfo]:
-        """The server's half of a round, from the clients' weighted sums; for one trial."""
-        weight = jnp.sum(clients.examples).astype(jnp.float32)  # nu
-        update = aggregate.mean(total, weight, state.params)  # Delta-bar_t
-        stats = RoundStats(state.hparams, update, clients)
+    def finish(
+        state: ServerState, key: Key, banked: Params, clients: ClientStats, drift: Array
+    ) -> tuple[ServerState, RoundInfo]:
+        """The server's half of a round, for one trial. drift: of all that answered, also those set aside."""
+        weights = aggregator.weight(clients.examples)
+        combined = aggregator.combine(key, banked, weights)
+        update = jax.tree.map(lambda u, x: u.astype(x.dtype), combined, state.params)  # Delta-bar_t
+        stats = RoundStats(state.hparams, update, aggregator.signals(key, clients))
         steps, opt = server_step.update(update, state.opt, state.params, stats=stats)
-        answered = weight > 0  # a round nobody answered leaves the model as it was
+        used = jnp.any(clients.examples > 0)  # a round that brought nothing leaves the model as it was
         params, opt = jax.tree.map(
-            lambda new, old: jnp.where(answered, new, old),
+            lambda new, old: jnp.where(used, new, old),
             (optax.apply_updates(state.params, steps), opt),
             (state.params, state.opt),
         )
         next_hparams, tuner_state = tuner.update(key, stats, state.tuner)
+        smoothed = optax.tree.update_moment(update, state.smoothed, tuner.smoothing, 1)
+
+        answered, rejected = (jnp.sum(clients.steps > 0), jnp.sum((clients.steps > 0) & (clients.examples == 0)))
+        loss = jnp.where(used | (answered == 0), weighted_mean(clients.loss, clients.examples), jnp.nan)
+        after = guards.Good(params, opt, next_hparams, tuner_state, smoothed)
+        bad = jnp.zeros((), bool)
+        if guard:
+            bad = guards.diverged(state.guard, loss, answered, rejected)
+            back = guards.go_back(state.guard.good, state.hparams)
+            after = jax.tree.map(lambda a, b: jnp.where(bad, b, a), after, back)
+        before = guards.Good(*(getattr(state, name) for name in guards.Good._fields)) if guard else ()
+        learned = guards.learn(state.guard, bad, before, loss, drift)
         info = RoundInfo(
             hparams=state.hparams,
-            next_hparams=next_hparams,
+            next_hparams=after.hparams,
             update=update,
             clients=clients,
             agreement=cosine(update, state.smoothed),
-            alignment=weighted_mean(clients.alignment, clients.examples),
-            loss=weighted_mean(clients.loss, clients.examples),
+            alignment=weighted_mean(stats.clients.alignment, stats.clients.examples),
+            loss=loss,
+            rejected=rejected,
+            rolled_back=bad,
         )
-        smoothed = optax.tree.update_moment(update, state.smoothed, tuner.smoothing, 1)
-        return ServerState(params, opt, next_hparams, tuner_state, smoothed, state.round + 1, state.key), info
+        return ServerState(*after, state.round + 1, state.key, learned), info
 
     def rounds(
         states: ServerState,
@@ -100,29 +138,40 @@ def federated(
     ) -> tuple[ServerState, RoundInfo]:
         cohorts = jax.tree.map(jnp.asarray, cohorts)
         room = jax.tree.leaves(cohorts.examples)[0].shape[0] if order == "shuffled" else 0
-        work = Work(task, client_step, tuner.form, order, slots, room if capacity is None else capacity)
+        work = Work(task, client_step, tuner.form, order, slots, room if capacity is None else capacity, aggregator)
         keys = jax.vmap(lambda s: jax.random.split(jax.random.fold_in(s.key, s.round)))(states)
-        planned = plan(cohorts.size, states.hparams, tuner.form, order)
-        jobs = _jobs(cohorts, states.hparams, planned, keys[:, 0])
-        total, results = _spread(work, states.params, cohorts.examples, jobs, lanes, mesh, dealt)
+        client_keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys[:, 0], cohorts.client)
+        done = failures(client_keys, dropout, stragglers) if dropout or stragglers else 1.0
+        planned = plan(cohorts.size, states.hparams, tuner.form, order, done)
+        size = jnp.where(planned.steps > 0, cohorts.size, 0)
+        bound = jax.vmap(guards.bound)(states.guard, states.params)  # (trials,)
+        if aggregator.privacy is not None:
+            bound = jnp.full_like(bound, jnp.inf)
+        jobs = _jobs(cohorts._replace(size=size), states.hparams, planned, client_keys)
+        banked, results = _spread(work, states.params, bound, cohorts.examples, jobs, lanes, mesh, dealt)
         seen = planned.steps * planned.batch
         results = jax.tree.map(lambda leaf: leaf.reshape(seen.shape), results)
+        if aggregator.needs_each:
+            banked = jax.tree.map(lambda leaf: leaf.reshape(*seen.shape, *leaf.shape[1:]), banked)
+        usable = (size > 0) & guards.sound(bound[:, None], *results)
+        known = jax.tree.map(lambda leaf: jnp.where(usable, leaf, 0.0), results)
         clients = ClientStats(
-            examples=cohorts.size,
+            examples=jnp.where(usable, size, 0),
             steps=planned.steps,
             grads=seen * task.unit,
-            loss=results.loss / jnp.maximum(seen, 1),
-            alignment=jnp.where(seen > 0, results.alignment, 0.0),
-            drift=results.drift,
+            loss=known.loss / jnp.maximum(seen, 1),
+            alignment=known.alignment,
+            drift=known.drift,
         )
-        return jax.vmap(finish)(states, keys[:, 1], total, clients)
+        drift = jnp.where(size > 0, results.drift, jnp.nan)
+        return jax.vmap(finish)(states, keys[:, 1], banked, clients, drift)
 
     def round(state: ServerState, cohort: Cohort, **options) -> tuple[ServerState, RoundInfo]:
         states, cohorts = jax.tree.map(lambda leaf: leaf[None], (state, cohort._replace(examples=())))
         out = rounds(states, cohorts._replace(examples=cohort.examples), **options)
         return jax.tree.map(lambda leaf: leaf[0], out)
 
-    return Algorithm(init, round, rounds, task, tuner, HParams(*map(_hashable, hparams)))
+    return Algorithm(init, round, rounds, task, tuner, HParams(*map(_hashable, hparams)), aggregator.privacy)
 
 
 def _hashable(value: Any) -> Any:
@@ -133,7 +182,6 @@ def _hashable(value: Any) -> Any:
 def _jobs(cohorts: Cohort, hparams: HParams, planned: Plan, keys: Key) -> Job:
     """One job per client and trial, in a row; keys follow from the run, the round and the client."""
     trials, cohort = cohorts.size.shape
-    client_keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys, cohorts.client)
     jobs = Job(
         trial=jnp.broadcast_to(jnp.arange(trials)[:, None], (trials, cohort)),
         start=cohorts.start,
@@ -141,15 +189,22 @@ def _jobs(cohorts: Cohort, hparams: HParams, planned: Plan, keys: Key) -> Job:
         steps=planned.steps,
         batch=planned.batch,
         lr=hparams.lr,
-        key=client_keys,
+        key=keys,
     )
     return jax.tree.map(lambda leaf: leaf.reshape(-1), jobs)
 
 
 def _spread(
-    work: Work, x: Params, examples: Batch, jobs: Job, lane_count: int, mesh: Mesh | None, dealt: Any = None
+    work: Work,
+    x: Params,
+    bound: Array,
+    examples: Batch,
+    jobs: Job,
+    lane_count: int,
+    mesh: Mesh | None,
+    dealt: Any = None,
 ) -> tuple[Params, lanes.Results]:
-    """Run the jobs longest first, dealt out over the devices of the mesh, and sum what they bring home.
+    """Run the jobs longest first, dealt out over the devices of the mesh, and sum (or gather) what they bring home.
 
     dealt: which jobs each device does, (devices, n), where it has the examples of those alone; by default they are
     dealt here.
@@ -165,19 +220,31 @@ def _spread(
     own = own._replace(size=jnp.where(place < count, own.size, 0), steps=jnp.where(place < count, own.steps, 0))
     lane_count = min(lane_count, place.shape[1])
 
-    def local(x: Params, examples: Batch, jobs: Job) -> tuple[Params, lanes.Results]:
-        total, results = lanes.run(work, x, examples, jax.tree.map(lambda leaf: leaf[0], jobs), lane_count)
+    def local(x: Params, bound: Array, examples: Batch, jobs: Job) -> tuple[Params, lanes.Results]:
+        own = jax.tree.map(lambda leaf: leaf[0], jobs)
+        banked, results = lanes.run(work, x, bound, examples, own, lane_count)
+        each = (banked, results) if work.aggregator.needs_each else results  # a row for every job
         if mesh is None:
-            return total, jax.tree.map(lambda leaf: leaf[None], results)
-        return jax.lax.psum(total, mesh.axis_names), jax.lax.all_gather(results, mesh.axis_names)
+            each = jax.tree.map(lambda leaf: leaf[None], each)
+        else:
+            each = jax.lax.all_gather(each, mesh.axis_names)
+        if work.aggregator.needs_each:
+            return each
+        return banked if mesh is None else jax.lax.psum(banked, mesh.axis_names), each
 
     if mesh is not None:
         axis = mesh.axis_names[0]
         rows = P() if dealt is None else P(axis)
-        local = jax.shard_map(local, mesh=mesh, in_specs=(P(), rows, P(axis)), out_specs=(P(), P()), check_vma=False)
-    total, results = local(x, examples, own)
-    results = jax.tree.map(lambda leaf: jnp.zeros(count, leaf.dtype).at[place].set(leaf, mode="drop"), results)
-    return total, results
+        specs = (P(), P(), rows, P(axis))
+        local = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(P(), P()), check_vma=False)
+    banked, results = local(x, bound, examples, own)
+
+    def in_order(leaf: Array) -> Array:
+        """From (devices, n, ...) to (jobs, ...)."""
+        return jnp.zeros((count, *leaf.shape[2:]), leaf.dtype).at[place].set(leaf, mode="drop")
+
+    banked = jax.tree.map(in_order, banked) if work.aggregator.needs_each else banked
+    return banked, jax.tree.map(in_order, results)
 
 
 def device_mesh(devices: list[Device]) -> Mesh | None:

@@ -39,8 +39,8 @@ class Cohort(NamedTuple):
 class ClientStats(NamedTuple):
     """Scalars a client sends home with its update; every leaf has shape (cohort,)."""
 
-    examples: Array  # aggregation weight, nu_i
-    steps: Array  # local steps taken, K_i
+    examples: Array  # aggregation weight, nu_i; 0 where no update came, or none that could be used
+    steps: Array  # local steps taken, K_i; 0 where no update came
     grads: Array  # per-example gradients computed: the paper's unit of local work
     loss: Array  # mean training loss along the local path
     alignment: Array  # phi_i: the least cosine between a step's gradient and the path so far
@@ -67,6 +67,7 @@ class Tuner(NamedTuple):
     smoothing: float = 0.5  # alpha: memory of the past update that a record's agreement is measured against
     scalars_up: int = 1  # numbers each client sends for the tuner, beside its update
     scalars_down: int = 3  # numbers each client is sent for the tuner, beside the model
+    per_client: bool = False  # whether it needs each client's numbers, where others make do with weighted sums
 
 
 class Task(NamedTuple):
@@ -94,6 +95,7 @@ class ServerState(NamedTuple):
     smoothed: Params  # past updates, exponentially smoothed: what `agreement` is measured against
     round: Array  # int32: rounds done
     key: Key
+    guard: State  # what is usual, and the last good state
 
 
 class RoundInfo(NamedTuple):
@@ -105,7 +107,9 @@ class RoundInfo(NamedTuple):
     clients: ClientStats
     agreement: Array  # c_glob: cosine of this update with the smoothed past ones
     alignment: Array  # c_loc: weighted mean of the clients' alignment
-    loss: Array  # weighted mean of the clients' training loss
+    loss: Array  # weighted mean of the clients' training loss; NaN if clients answered, and none could be used
+    rejected: Array  # int32: clients whose update was set aside
+    rolled_back: Array  # bool: the round was undone, and the run set back to an earlier one
 
 
 class Algorithm(NamedTuple):
@@ -121,3 +125,4 @@ class Algorithm(NamedTuple):
     task: Task
     tuner: Tuner
     hparams: HParams
+    privacy: Any = None  # of its aggregator, for the accountant

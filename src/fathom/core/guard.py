@@ -1,0 +1,82 @@
+"""Keeps a run from harm: from single clients, whose updates are set aside, and from itself, when it diverges."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fathom.core.trees import dot
+from fathom.core.types import Array, HParams, Params, State
+
+ABSURD = 100.0  # an update this many times as long as is usual is set aside
+FLOOR = 1e-3  # of the model's norm: no update is usual that is shorter
+MEMORY = 0.9  # of past losses in their smoothed mean
+
+
+class Good(NamedTuple):
+    """The part of a server's state that goes back to a good round."""
+
+    params: Params
+    opt: State
+    hparams: HParams
+    tuner: State
+    smoothed: Params
+
+
+class Guard(NamedTuple):
+    """What is usual, to know by it what is not."""
+
+    norm: Array  # of clients' updates: about the median of the last round
+    first: Array  # the first round's loss; infinite until there is one
+    loss: Array  # of the rounds so far, smoothed
+    good: Any  # the last state that did no worse than usual: Good, or () where nobody will go back
+
+
+def init(good: Any, params: Params) -> Guard:
+    """Before the first round a client's update is expected to be as long as the model is, or 1."""
+    zero, infinite = jnp.zeros((), jnp.float32), jnp.full((), jnp.inf, jnp.float32)
+    return Guard(jnp.maximum(jnp.sqrt(dot(params, params)), 1.0), infinite, zero, good)
+
+
+def bound(guard: Guard, params: Params) -> Array:
+    """The longest update that is not set aside."""
+    return ABSURD * jnp.maximum(guard.norm, FLOOR * jnp.sqrt(dot(params, params)))
+
+
+def sound(bound: Array, loss: Array, alignment: Array, drift: Array) -> Array:
+    """Whether clients' results can be used: all numbers finite, and updates, of squared norm `drift`, within bounds."""
+    return jnp.isfinite(loss) & jnp.isfinite(alignment) & jnp.isfinite(drift) & (jnp.sqrt(drift) <= bound)
+
+
+def diverged(guard: Guard, loss: Array, answered: Array, rejected: Array) -> Array:
+    """Whether a round shows that the run goes wrong.
+
+    Its loss is not finite, or has risen above what is usual by as much as there was at the start, and 1; or more than
+    half of its clients were rejected: then it is not they who are at fault.
+    """
+    exploded = ~jnp.isfinite(loss) | (loss > guard.loss + jnp.abs(guard.first) + 1)
+    return (answered > 0) & (exploded | (2 * rejected > answered))
+
+
+def learn(guard: Guard, bad: Array, before: Any, loss: Array, drift: Array) -> Guard:
+    """Take in a round that began at `before`. drift: of each client that answered; NaN elsewhere.
+
+    What is usual moves by at most a factor of 10 up and 2 down a round, so that a few false clients cannot move it far.
+    """
+    middle = jnp.nanmedian(jnp.where(jnp.isfinite(drift), jnp.sqrt(drift), jnp.nan))
+    norm = jnp.where(jnp.isfinite(middle), jnp.clip(middle, guard.norm / 2, guard.norm * 10), guard.norm)
+    begun = jnp.isfinite(guard.first)
+    counted = ~bad & jnp.isfinite(loss)
+    fine = counted & (~begun | (loss <= guard.loss))
+    smoothed = jnp.where(begun, MEMORY * guard.loss + (1 - MEMORY) * loss, loss)
+    return Guard(
+        norm=norm,
+        first=jnp.where(counted & ~begun, loss, guard.first),
+        loss=jnp.where(counted, smoothed, guard.loss),
+        good=jax.tree.map(lambda new, old: jnp.where(fine, new, old), before, guard.good),
+    )
+
+
+def go_back(good: Good, used: HParams) -> Good:
+    """A good state with half the learning rate that did harm."""
+    return good._replace(hparams=good.hparams._replace(lr=jnp.minimum(good.hparams.lr, used.lr) / 2))
