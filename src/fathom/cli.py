@@ -36,17 +36,22 @@ def main() -> None:
 @app.command(
     help="Train on a task and watch its hyperparameters adapt.\n\n"
     "Settings that are not given come from the task, or from the spec file. The run directory holds spec.toml (all "
-    "settings: run it again with `fathom run DIR/spec.toml`), records.jsonl, summary.json and curves.png.",
+    "settings: run it again with `fathom run DIR/spec.toml`), records.jsonl, checkpoints, summary.json and curves.png. "
+    "A run that was stopped, or killed, goes on with `fathom run --resume DIR`, to the same results.",
     epilog="Examples:\n\n"
     "  fathom run                                     the embedded task, tuned by FATHOM\n\n"
     "  fathom run --tuner fixed                       the same with plain FedAvg\n\n"
     "  fathom run glyphs --lr 0.05 --trials 3         another start, three trials in one program\n\n"
     "  fathom run --set tuner.form=printed            the paper's equations as they are typeset\n\n"
     "  fathom run --set server_opt.name=fedadam       FATHOM with Adam at the server\n\n"
-    "  fathom run runs/mine/spec.toml                 a run again, from its spec",
+    "  fathom run --aggregate median --dropout 0.1    a tenth of the clients vanish, a few may lie\n\n"
+    "  fathom run runs/mine/spec.toml                 a run again, from its spec\n\n"
+    "  fathom run --resume runs/mine                  a run that was stopped, from where it was",
 )
 def run(
-    task: Annotated[str, typer.Argument(help="A task's name (see `fathom tasks`) or a SPEC.toml.")] = "glyphs",
+    task: Annotated[
+        str | None, typer.Argument(help="A task's name (see `fathom tasks`) or a SPEC.toml.", show_default="glyphs")
+    ] = None,
     tuner: Annotated[
         str | None,
         typer.Option(help="What moves the hyperparameters (see `fathom tuners`); `fixed` is FedAvg."),
@@ -60,7 +65,33 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of the first trial.")] = None,
     target: Annotated[float | None, typer.Option(help="Test accuracy that `rounds to target` is about.")] = None,
     every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="How likely a sampled client is to vanish.")] = None,
+    stragglers: Annotated[float | None, typer.Option(help="How likely one is to stop early.")] = None,
+    aggregate: Annotated[
+        str | None,
+        typer.Option(
+            help="How updates become one: mean, median, trimmed_mean, norm_bound or private (docs/reliability.md)."
+        ),
+    ] = None,
+    guard: Annotated[
+        bool | None,
+        typer.Option(
+            "--guard/--no-guard",
+            help="Whether a run that diverges goes back to its last good state with half the lr.",
+            show_default="--guard",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory to make; by default one under runs/.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with the run in DIR, from its last checkpoint.")
+    ] = None,
+    from_: Annotated[
+        int | None,
+        typer.Option("--from", metavar="ROUND", help="With --resume: from the checkpoint of this round."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time between checkpoints; 0 for one every round.")
+    ] = 30.0,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the spec; may be repeated."),
@@ -78,31 +109,52 @@ def run(
     from fathom.experiment import spec as specs
 
     console = Console()
+    settings = {
+        "rounds": rounds,
+        "cohort": cohort,
+        "trials": trials,
+        "seed": seed,
+        "target": target,
+        "every": every,
+        "dropout": dropout,
+        "stragglers": stragglers,
+        "aggregate": aggregate,
+        "guard": guard,
+        "tuner": tuner,
+    }
+    start = {"lr": lr, "epochs": epochs, "batch": batch}
     try:
-        raw = specs.read(Path(task)) if task.endswith(".toml") else {"task": task}
-        given = {
-            "rounds": rounds,
-            "cohort": cohort,
-            "trials": trials,
-            "seed": seed,
-            "target": target,
-            "every": every,
-        }
-        raw |= {key: value for key, value in given.items() if value is not None}
-        if tuner is not None:
-            raw["tuner"] = tuner
-        for key, value in {"lr": lr, "epochs": epochs, "batch": batch}.items():
-            if value is not None:
-                specs.set_option(raw, f"hparams.{key}={value!r}")
-        for assignment in set_ or []:
-            specs.set_option(raw, assignment)
-        spec = specs.resolve(raw)
-        _run(spec, out or _fresh(spec), console, hosts)
+        if not checkpoint_every >= 0:
+            raise specs.SpecError(f"--checkpoint-every {checkpoint_every:g} must be at least 0 seconds.")
+        if resume:
+            given = {"TASK": task, **settings, **start, "out": out, "set": set_}
+            _refuse(f"--resume goes on with the settings of {resume}", given)
+            spec = specs.resolve(specs.read(resume / "spec.toml"))
+        else:
+            _refuse("there is no run to go on with; name its directory with --resume", {"from": from_})
+            raw = specs.read(Path(task)) if task and task.endswith(".toml") else {"task": task or "glyphs"}
+            raw |= {key: value for key, value in settings.items() if value is not None}
+            for key, value in start.items():
+                if value is not None:
+                    specs.set_option(raw, f"hparams.{key}={value!r}")
+            for assignment in set_ or []:
+                specs.set_option(raw, assignment)
+            spec = specs.resolve(raw)
+        _run(spec, resume or out or _fresh(spec), console, hosts, checkpoint_every, resume is not None, from_)
     except specs.SpecError as error:
         fail(str(error))
 
 
-def _run(spec: Any, out: Path, console: Console, hosts: bool) -> None:
+def _refuse(why: str, options: dict[str, Any]) -> None:
+    """Options that cannot be given here."""
+    from fathom.experiment.spec import SpecError
+
+    for name, value in options.items():
+        if value is not None:
+            raise SpecError(f"{why}; leave out {name if name.isupper() else '--' + name}.")
+
+
+def _run(spec: Any, out: Path, console: Console, hosts: bool, every: float, resumes: bool, at: int | None) -> None:
     import jax
 
     from fathom.data.cache import folder
@@ -112,15 +164,16 @@ def _run(spec: Any, out: Path, console: Console, hosts: bool) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a second start compiles nothing
 
-    if not hosts:
-        return _lead(spec, out, console)
     from fathom.experiment import run as runs
 
+    options = {"resume": runs.Start(at) if resumes else None, "every": every}
+    if not hosts:
+        return _lead(spec, out, console, options)
     first = runs.join()
     try:
         if first:
-            return _lead(spec, out, console)
-        for _ in runs.run(spec, None):
+            return _lead(spec, out, console, options)
+        for _ in runs.prepare(spec, out, leads=False, **options).rows:
             pass
     except FloatingPointError as error:  # on all hosts alike
         raise typer.Exit(1) from error
@@ -135,32 +188,52 @@ def _run(spec: Any, out: Path, console: Console, hosts: bool) -> None:
         os._exit(2 if isinstance(error, ValueError) else 1)
 
 
-def _lead(spec: Any, out: Path, console: Console) -> None:
+def _lead(spec: Any, out: Path, console: Console, options: dict[str, Any]) -> None:
     """Run, show the run as it goes on, and draw its picture."""
     from fathom.experiment import run as runs
-    from fathom.report import curves, terminal
+    from fathom.experiment.checkpoint import StoppedError
+    from fathom.report import terminal
 
     title = f"{spec.task['name']}, tuner {spec.tuner['name']}: {spec.cohort} clients a round"
     done = 0
     try:
         with console.status("preparing the data ..."):
-            rows = runs.run(spec, out)
-        with closing(rows), terminal.View(console, title, spec.rounds, spec.trials, spec.target) as view:
-            for row in rows:
+            ready = runs.prepare(spec, out, **options)
+        if options["resume"]:
+            console.print(f"going on with {out} after round {ready.done} of {spec.rounds}", highlight=False)
+        if ready.note:
+            console.print(f"note: {ready.note}.", highlight=False, soft_wrap=True)
+        done = ready.done
+        with closing(ready.rows), terminal.View(console, title, spec, ready.past) as view:
+            for row in ready.rows:
                 view.add(row)
                 done = row["round"]
     except FloatingPointError as error:
-        curves.draw([out], out / "curves.png")
+        _draw(out)
         fail(f"{error} {out} holds what was measured.", code=1)
+    except StoppedError as error:
+        fail(str(error), code=1)
     except KeyboardInterrupt:
         written = (out / "spec.toml").exists()
-        kept = f"{out} holds what was measured" if written else "nothing was written"
+        kept = f"go on with `fathom run --resume {out}`" if written else "nothing was written"
         print(f"fathom: stopped after round {done} of {spec.rounds}; {kept}.", file=sys.stderr, flush=True)
         if written:
-            curves.draw([out], out / "curves.png")
+            _draw(out)
         os._exit(130)  # not by way of the interpreter, which may crash when a compilation is cut short
-    picture = curves.draw([out], out / "curves.png")
-    terminal.summary(console, json.loads((out / "summary.json").read_text()), f"{out} (look at {picture})")
+    where = f"{out} (look at {out / 'curves.png'})" if _draw(out) else str(out)
+    terminal.summary(console, json.loads((out / "summary.json").read_text()), where)
+
+
+def _draw(out: Path) -> bool:
+    """Draw a run's picture; whether it could be written."""
+    from fathom.report import curves
+
+    try:
+        curves.draw([out], out / "curves.png")
+    except OSError as error:
+        print(f"fathom: {out / 'curves.png'} could not be drawn: {error.strerror}.", file=sys.stderr)
+        return False
+    return True
 
 
 @app.command()

@@ -49,9 +49,9 @@ def sound(bound: Array, loss: Array, alignment: Array, drift: Array) -> Array:
 
 
 def diverged(guard: Guard, loss: Array, answered: Array, rejected: Array) -> Array:
-    """Whether a round shows that the run goes wrong.
+    """Whether a round, of this median loss over its clients, shows that the run goes wrong.
 
-    Its loss is not finite, or has risen above what is usual by as much as there was at the start, and 1; or more than
+    The loss is not finite, or has risen above what is usual by as much as there was at the start, and 1; or more than
     half of its clients were rejected: then it is not they who are at fault.
     """
     exploded = ~jnp.isfinite(loss) | (loss > guard.loss + jnp.abs(guard.first) + 1)
@@ -59,7 +59,7 @@ def diverged(guard: Guard, loss: Array, answered: Array, rejected: Array) -> Arr
 
 
 def learn(guard: Guard, bad: Array, before: Any, loss: Array, drift: Array) -> Guard:
-    """Take in a round that began at `before`. drift: of each client that answered; NaN elsewhere.
+    """Take in a round that began at `before` and had this median loss. drift: of each client that answered; NaN elsewhere.
 
     What is usual moves by at most a factor of 10 up and 2 down a round, so that a few false clients cannot move it far.
     """

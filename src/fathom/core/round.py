@@ -104,14 +104,15 @@ def federated(
 
         answered, rejected = (jnp.sum(clients.steps > 0), jnp.sum((clients.steps > 0) & (clients.examples == 0)))
         loss = jnp.where(used | (answered == 0), weighted_mean(clients.loss, clients.examples), jnp.nan)
+        middle = jnp.nanmedian(jnp.where(clients.examples > 0, clients.loss, jnp.nan))  # which one client cannot move
         after = guards.Good(params, opt, next_hparams, tuner_state, smoothed)
         bad = jnp.zeros((), bool)
         if guard:
-            bad = guards.diverged(state.guard, loss, answered, rejected)
+            bad = guards.diverged(state.guard, middle, answered, rejected)
             back = guards.go_back(state.guard.good, state.hparams)
             after = jax.tree.map(lambda a, b: jnp.where(bad, b, a), after, back)
         before = guards.Good(*(getattr(state, name) for name in guards.Good._fields)) if guard else ()
-        learned = guards.learn(state.guard, bad, before, loss, drift)
+        learned = guards.learn(state.guard, bad, before, middle, drift)
         info = RoundInfo(
             hparams=state.hparams,
             next_hparams=after.hparams,
@@ -123,7 +124,7 @@ def federated(
             rejected=rejected,
             rolled_back=bad,
         )
-        return ServerState(*after, state.round + 1, state.key, learned), info
+        return ServerState(**after._asdict(), round=state.round + 1, key=state.key, guard=learned), info
 
     def rounds(
         states: ServerState,

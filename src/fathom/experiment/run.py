@@ -1,17 +1,18 @@
-"""Run a spec into a run directory."""
+"""Run a spec into a run directory, or go on with one."""
 
 import os
 import platform
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 import fathom
 from fathom.core.engine import Record, train
-from fathom.experiment import store
+from fathom.experiment import checkpoint, privacy, store
 from fathom.experiment.spec import Spec, SpecError, build
 
 HOSTS = ("FATHOM_COORDINATOR", "FATHOM_HOSTS", "FATHOM_HOST")
@@ -41,37 +42,94 @@ def join() -> bool:
     return jax.process_index() == 0
 
 
-def run(spec: Spec, out: Path | None) -> Generator[store.Row, None, None]:
-    """Train as the spec says; yield a row per round and trial, and leave the run directory `out`, if one is named.
+class Start(NamedTuple):
+    """Where a run that was stopped goes on."""
 
-    The directory is made once everything has been checked. It is readable at any time: records are appended
-    as they come, and the summary is written when the run ends, also when it is stopped early.
+    at: int | None = None  # the round whose checkpoint is taken; None for the last
+
+
+class Run(NamedTuple):
+    """A run that is ready to go."""
+
+    rows: Generator[store.Row, None, None]  # a row per round and trial
+    done: int  # rounds that an earlier start has done
+    past: list[store.Row]  # their records
+    note: str  # what should be known before it goes on; mostly empty
+
+
+def prepare(spec: Spec, out: Path, *, leads: bool = True, resume: Start | None = None, every: float = 30.0) -> Run:
+    """Check everything, make the run directory `out` or find the place in it, and be ready to train.
+
+    The directory is readable at any time: records are appended as they come, checkpoints written every `every` seconds
+    and at the end, and the summary when the run ends, also when it is stopped early. A host that does not lead
+    writes nothing.
     """
     algorithm, federation, test = build(spec)
     keys = jnp.stack([jax.random.key(spec.seed + trial) for trial in range(spec.trials)])
+    if algorithm.privacy:
+        privacy.account(algorithm.privacy, len(federation), spec.cohort, spec.rounds)  # or say what is missing
+    facts = checkpoint.facts(spec, federation, environment())
+    found, past = None, []
+    if resume is None:
+        if leads:
+            store.create(out, spec)
+    else:
+        found = checkpoint.load(out, algorithm, keys, spec.cohort, facts, resume.at)
+        if leads:
+            past = store.cut(out, spec, found.snapshot.round if found else 0)
     records = train(
-        algorithm, federation, key=keys, rounds=spec.rounds, cohort=spec.cohort, test=test, every=spec.every
+        algorithm,
+        federation,
+        key=keys,
+        rounds=spec.rounds,
+        cohort=spec.cohort,
+        test=test,
+        every=spec.every,
+        start=found and found.snapshot,
+        snapshots=every if leads else None,
     )
-    if out is None:
-        return (store.row(record) for record in records)
-    store.create(out, spec)
-    return _rows(spec, out, records)
+    done = found.snapshot.round if found else 0
+    if done == spec.rounds:
+        records = iter(())
+
+    def given_away(rounds: int) -> store.Row | None:
+        return algorithm.privacy and privacy.account(algorithm.privacy, len(federation), spec.cohort, rounds)
+
+    rows = _rows(spec, out, records, done, facts, given_away) if leads else (store.row(record) for record in records)
+    return Run(rows, done, past, found.note if found else "")
 
 
-def _rows(spec: Spec, out: Path, records: Iterator[Record]) -> Generator[store.Row, None, None]:
+def _rows(
+    spec: Spec, out: Path, records: Iterator[Record], done: int, facts: store.Row, given_away: Callable
+) -> Generator[store.Row, None, None]:
     rows: list[store.Row] = []
-    done = 0
+    stopped: Exception | None = None
     try:
-        for record in records:
-            row = store.row(record)
-            if row["metrics"] is not None:
-                rows.append(row)
-            if record.trial == spec.trials - 1:
-                store.append(out, rows)
-                rows, done = [], record.round
-            yield row
+        with checkpoint.Writer(out, facts) as writer:
+            writer.forget_after(done)
+            for record in records:
+                row = store.row(record)
+                if row["metrics"] is not None or row["rolled_back"]:
+                    rows.append(row)
+                if record.trial == spec.trials - 1:
+                    store.append(out, rows)  # before the checkpoint: what it goes on from has been recorded
+                    rows, done = [], record.round
+                    if record.snapshot:
+                        writer.save(record.snapshot)
+                yield row
+    except (OSError, checkpoint.StoppedError) as error:
+        stopped = error
     finally:
-        store.summarise(out, spec, done == spec.rounds, environment())
+        try:
+            store.summarise(out, spec, done == spec.rounds, environment(), given_away(done))
+        except OSError as error:
+            stopped = stopped or error
+    if stopped:
+        what = getattr(stopped, "strerror", None) or stopped
+        raise checkpoint.StoppedError(
+            f"stopped after round {done} of {spec.rounds}: {what}; once that is mended (is the disk full?), "
+            f"go on with `fathom run --resume {out}`."
+        ) from stopped
 
 
 def environment() -> store.Row:

@@ -1,7 +1,7 @@
 """What is to be run: a TOML file or command-line options, checked and filled in with defaults.
 
-A part that is chosen by name (task, tuner, client_opt, server_opt) is a table whose other keys are the arguments
-of the function of that name: the signature is the schema.
+A part that is chosen by name (task, tuner, client_opt, server_opt, aggregate) is a table whose other keys are the
+arguments of the function of that name: the signature is the schema.
 """
 
 import difflib
@@ -11,22 +11,29 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import tomli_w
 
 from fathom import optimizers, tasks, tuners
+from fathom.core.aggregate import AGGREGATORS
 from fathom.core.round import federated
 from fathom.core.types import Algorithm, Batch, HParams
 from fathom.data import Federation
+from fathom.data.limits import one_line
 from fathom.tuners.base import LOW, Schedule
 
 Table = dict[str, Any]
+DEEP, LONG = 8, 1000  # tables within tables, and characters of a text, that make sense in a spec
 FLOAT32_MAX, FLOAT32_TINY = 3e38, 1.2e-38  # what a hyperparameter can be on a device
 
 
 class SpecError(ValueError):
     """A spec that cannot be run: what was wrong, the value, and the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,10 @@ class Spec:
     clamp: Table | None  # the box a tuner is kept in; None for those that only follow what they are given
     client_opt: Table
     server_opt: Table
+    aggregate: Table
+    guard: bool  # whether a run that diverges goes back to its last good state
+    dropout: float  # how likely a sampled client is to vanish
+    stragglers: float  # how likely one is to stop early
 
     def toml(self) -> str:
         """The spec as a TOML file."""
@@ -54,15 +65,16 @@ class Spec:
 def read(path: Path) -> Table:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise SpecError(f"{path}: there is no such file; give a task's name or a spec that exists.") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not text, not TOML, numbers too long, lists too deep
         raise SpecError(f"{path}: cannot be read as TOML: {error}.") from error
 
 
 def resolve(raw: Mapping[str, Any]) -> Spec:
     """Check what was asked for and fill in what was not."""
+    _check_size("the spec", raw)
     known = list(Spec.__dataclass_fields__)
     for key in raw:
         if key not in known:
@@ -83,6 +95,10 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         clamp=_clamp(raw, tuner["name"], defaults.high),
         client_opt=_named(raw, "client_opt", optimizers.CLIENT, "sgd"),
         server_opt=_named(raw, "server_opt", optimizers.SERVER, "fedavg"),
+        aggregate=_named(raw, "aggregate", AGGREGATORS, "mean"),
+        guard=_switch(raw, "guard", True),
+        dropout=_chance(raw, "dropout"),
+        stragglers=_chance(raw, "stragglers"),
     )
     _check_start(spec)
     return spec
@@ -106,6 +122,10 @@ def build(spec: Spec) -> tuple[Algorithm, Federation, Batch]:
         hparams=HParams(**spec.hparams),
         client_opt=_make("client_opt", optimizers.CLIENT, spec.client_opt),
         server_opt=_make("server_opt", optimizers.SERVER, spec.server_opt),
+        aggregator=_make("aggregate", AGGREGATORS, spec.aggregate),
+        guard=spec.guard,
+        dropout=spec.dropout,
+        stragglers=spec.stragglers,
     )
     return algorithm, federation, test
 
@@ -113,12 +133,15 @@ def build(spec: Spec) -> tuple[Algorithm, Federation, Batch]:
 def set_option(raw: Table, assignment: str) -> None:
     """Put `key=value` into a spec's tables; dots lead into them, and the value is read as TOML or else as text."""
     key, equals, text = assignment.partition("=")
-    if not equals or not key.strip():
+    if not equals or not key.strip() or key.count(".") > DEEP:
         raise SpecError(f"--set {assignment!r} is not of the form key=value, such as tuner.form=printed.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"--set {key}: the value is too large or too deep ({error}); give a smaller one.") from error
+    _check_size(f"--set {key.strip()}", value)
     *parents, last = key.strip().split(".")
     table = raw
     for parent in parents:
@@ -128,6 +151,19 @@ def set_option(raw: Table, assignment: str) -> None:
         if not isinstance(table, dict):
             raise SpecError(f"--set {assignment!r}: {parent!r} is a value and has no key {last!r}.")
     table[last] = value
+
+
+def _check_size(where: str, value: Any, deep: int = 0) -> None:
+    """Refuse values that are too large to make sense, or even to be shown in a message."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise SpecError(f"{where} has an integer of {value.bit_length()} bits; 64 are the most.")
+    if isinstance(value, str) and len(value) > LONG:
+        raise SpecError(f"{where} has a text of {len(value):,} characters, {value[:20]!r}...; {LONG:,} are the most.")
+    if isinstance(value, Mapping | list | tuple):
+        if deep > DEEP:
+            raise SpecError(f"{where} has tables or lists more than {DEEP} deep; a spec has none that deep.")
+        for item in [*value, *value.values()] if isinstance(value, Mapping) else value:
+            _check_size(where, item, deep + 1)
 
 
 def _named(raw: Mapping[str, Any], part: str, choices: Mapping[str, Callable], default: str) -> Table:
@@ -165,6 +201,8 @@ def arguments(where: str, function: Callable, given: Mapping[str, Any]) -> Table
 
 def _check_type(where: str, value: Any, parameter: inspect.Parameter) -> None:
     kind, default = parameter.annotation, parameter.default
+    if set(get_args(kind)) in ({int, NoneType}, {float, NoneType}, {str, NoneType}):
+        (kind,) = {*get_args(kind)} - {NoneType}
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise SpecError(f"{where}={value!r} is not known; choose from {_names(get_args(kind))}.")
@@ -177,6 +215,9 @@ def _check_type(where: str, value: Any, parameter: inspect.Parameter) -> None:
     elif kind is float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise SpecError(f"{where}={value!r} must be a finite number.")
+    elif kind is str:
+        if not isinstance(value, str):
+            raise SpecError(f"{where}={value!r} must be a text.")
     elif Schedule in get_args(kind):
         if not isinstance(value, dict):
             raise SpecError(f"{where}={value!r} must be a table with the name of a schedule and its arguments.")
@@ -188,6 +229,9 @@ def _schedule(table: Mapping[str, Any]) -> Callable:
     choices = tuners.SCHEDULES
     name = table.get("name")
     given = {key: value for key, value in table.items() if key != "name"}
+    for key, value in given.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise SpecError(f"schedule {name}: {key}={value!r} must be a finite number, or true or false.")
     filled = arguments(f"schedule {name}", choose("schedule", name, choices), given)
     return _make("schedule", choices, {"name": name, **filled})
 
@@ -204,6 +248,20 @@ def _seed(raw: Mapping[str, Any]) -> int:
     if seed + trials > 2**32:
         raise SpecError(f"seed={seed} must leave room for {trials} trials below 2**32; choose a smaller one.")
     return seed
+
+
+def _switch(raw: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = raw.get(key, default)
+    if not isinstance(value, bool):
+        raise SpecError(f"{key}={value!r} must be true or false.")
+    return value
+
+
+def _chance(raw: Mapping[str, Any], key: str) -> float:
+    value = raw.get(key, 0.0)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise SpecError(f"{key}={value!r} must be a probability, from 0 to 1.")
+    return float(value)
 
 
 def _target(value: Any) -> float:

@@ -1,12 +1,16 @@
 """A run directory: the whole truth of a run, in files that other tools can read.
 
 spec.toml      what was run, fully resolved
-records.jsonl  one line per evaluated round and trial
+records.jsonl  one line per evaluated round and trial; rounds that were undone have one, too
+checkpoints/   the last few states, to go on from
 summary.json   what came of it, per trial and on the whole
 """
 
+import contextlib
+import errno
 import json
 import math
+import os
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,17 +21,21 @@ from fathom.core.engine import Record
 from fathom.experiment.spec import Spec, SpecError
 
 Row = dict[str, Any]
+WHOLE = ("round", "trial", "gradients", "bytes_up", "bytes_down", "rejected")  # fields of a row, by what they hold
+NUMBERS = (
+    "lr", "epochs", "batch", "next_lr", "next_epochs", "next_batch", "agreement", "alignment", "loss", "seconds"
+)  # fmt: skip
+FIELDS = {*WHOLE, *NUMBERS, "metrics", "clients", "rolled_back"}
 
 
 def create(out: Path, spec: Spec) -> None:
     """Make a run directory; refuse one that holds anything."""
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {"spec.toml.part"}):
             what = "already holds a run" if (out / "spec.toml").exists() else "exists and is not an empty directory"
             raise SpecError(f"{out} {what}; nothing was overwritten. Choose another --out.")
         out.mkdir(parents=True, exist_ok=True)
-        (out / "spec.toml").write_text(spec.toml())
-        (out / "records.jsonl").touch()
+        replace(out / "spec.toml", spec.toml())
     except OSError as error:
         raise SpecError(f"{out} cannot be written: {error.strerror}; choose another --out.") from error
 
@@ -48,22 +56,104 @@ def row(record: Record) -> Row:
         "bytes_up": record.bytes_up,
         "bytes_down": record.bytes_down,
         "seconds": round(record.seconds, 3),
+        "rejected": record.rejected,
+        "rolled_back": record.rolled_back,
         "clients": {name: [_short(v) for v in value.tolist()] for name, value in clients.items()},
     }
 
 
 def append(out: Path, rows: list[Row]) -> None:
-    """Add rows to the records."""
-    with (out / "records.jsonl").open("a") as file:
-        file.writelines(json.dumps(_finite(one), allow_nan=False) + "\n" for one in rows)
+    """Add rows to the records: all of them, or none and an OSError."""
+    if not rows:
+        return
+    data = "".join(json.dumps(_finite(one), allow_nan=False) + "\n" for one in rows).encode()
+    with (out / "records.jsonl").open("ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            written = file.write(data)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(before)
+            raise
 
 
 def read_rows(out: Path) -> list[Row]:
-    """The records of a run directory."""
-    return [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    """The records of a run directory; one that is being written may end in a part of a line, which does not count."""
+    rows, damaged = _read(out)
+    if damaged:
+        raise SpecError(
+            f"{out / 'records.jsonl'}: line {damaged} is damaged; the records are not as fathom wrote them."
+        )
+    return rows
 
 
-def summarise(out: Path, spec: Spec, finished: bool, environment: Row) -> Row:
+def cut(out: Path, spec: Spec, number: int) -> list[Row]:
+    """Keep the records up to round `number`, and return them: those of later rounds will be made again."""
+    rows, damaged = _read(out)
+    kept = [row for row in rows if row["round"] <= number]
+    there = {(row["round"], row["trial"]) for row in kept}
+    for done in range(1, number + 1):
+        due = done % spec.every == 0 or done == spec.rounds
+        if due and any((done, trial) not in there for trial in range(spec.trials)):
+            why = f"line {damaged} is damaged" if damaged else f"round {done} is missing"
+            raise SpecError(
+                f"{out / 'records.jsonl'}: {why}; go on from a checkpoint before round {done} with --from, "
+                f"or start again with `fathom run {out / 'spec.toml'}`."
+            )
+    replace(out / "records.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+    return kept
+
+
+def _read(out: Path) -> tuple[list[Row], int]:
+    """The rows up to the first line that is damaged, and that line's number; 0 where all are well."""
+    path = out / "records.jsonl"
+    try:
+        data = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    rows, seen = [], set()
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        row = _parse(line)
+        if row is None or (row["round"], row["trial"]) in seen:
+            return rows, number
+        seen.add((row["round"], row["trial"]))
+        rows.append(row)
+    return rows, 0
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a whole file, or leave the one that is there."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _parse(line: bytes) -> Row | None:
+    """A line of the records; None if it is not one."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or set(row) != FIELDS:
+        return None
+    whole = all(isinstance(row[name], int) and not isinstance(row[name], bool) for name in WHOLE)
+    metrics = row["metrics"]
+    fine = metrics is None or (isinstance(metrics, dict) and all(_number(value) for value in metrics.values()))
+    numbers = all(_number(row[name]) for name in NUMBERS)
+    return row if whole and fine and numbers and isinstance(row["clients"], dict) else None
+
+
+def _number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def summarise(out: Path, spec: Spec, finished: bool, environment: Row, privacy: Row | None) -> Row:
     """Work the records up into summary.json, and return it."""
     rows = read_rows(out)
     trials = [_trial([r for r in rows if r["trial"] == trial], spec) for trial in range(spec.trials)]
@@ -83,15 +173,18 @@ def summarise(out: Path, spec: Spec, finished: bool, environment: Row) -> Row:
             name: _spread([trial["final"][name] for trial in trials]) for name in (trials[0]["final"] if trials else {})
         },
         "seconds": max((trial["seconds"] for trial in trials), default=0.0),
+        "privacy": privacy,
         "environment": environment,
     }
     summary = _finite(summary)
-    (out / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    replace(out / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
 
 
 def _trial(rows: list[Row], spec: Spec) -> Row | None:
     """What one trial came to; None where nothing was measured."""
+    undone = sum(row["rolled_back"] for row in rows)
+    rows = [row for row in rows if row["metrics"] is not None]
     if not rows:
         return None
     hit = next((r for r in rows if (r["metrics"].get("accuracy") or 0) >= spec.target), None)
@@ -107,6 +200,8 @@ def _trial(rows: list[Row], spec: Spec) -> Row | None:
         "final": last["metrics"],
         "hparams": {name: last[f"next_{name}"] for name in ("lr", "epochs", "batch")},
         "seconds": last["seconds"],
+        "rejected": last["rejected"],
+        "rounds_undone": undone,
     }
 
 

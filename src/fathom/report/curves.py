@@ -25,7 +25,7 @@ PANELS = {
 def draw(outs: Sequence[Path], path: Path) -> Path:
     """Draw run directories, one colour each, into a picture at `path`."""
     specs = [tomllib.loads((out / "spec.toml").read_text()) for out in outs]
-    rows = [[json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()] for out in outs]
+    rows = [[row for row in _rows(out) if row["metrics"] is not None] for out in outs]
     with matplotlib.rc_context({"font.size": 10, "axes.edgecolor": "#888888", "text.color": "#222222"}):
         figure = Figure(figsize=(9.6, 6.0), dpi=140, layout="constrained")
         axes = figure.subplots(2, 2, sharex=True)
@@ -38,6 +38,11 @@ def draw(outs: Sequence[Path], path: Path) -> Path:
         figure.suptitle(_title(specs), fontweight="bold")
         figure.savefig(path)
     return path
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    path = out / "records.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _title(specs: list[dict[str, Any]]) -> str:

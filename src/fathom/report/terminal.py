@@ -40,9 +40,9 @@ MEANING = {
 class View:
     """Shows rows as they come; a context manager."""
 
-    def __init__(self, console: Console, title: str, rounds: int, trials: int, target: float) -> None:
-        self.console, self.title, self.trials, self.target = console, title, trials, target
-        self.rounds = rounds
+    def __init__(self, console: Console, title: str, spec: Any, past: list[Row]) -> None:
+        """Of a run by this spec, of which rows have been recorded before."""
+        self.console, self.title, self.trials, self.target = console, title, spec.trials, spec.target
         self.rows: list[Row] = []  # of the first trial, every round
         self.accuracy: dict[int, float] = {}
         self.reached: dict[int, int] = {}
@@ -56,8 +56,12 @@ class View:
             console=console,
             expand=True,
         )
-        self.task = self.progress.add_task("round", total=rounds)
+        self.task = self.progress.add_task("round", total=spec.rounds)
+        self.undone: list[int] = []  # rounds
+        self.rejected: dict[int, int] = {}
         self.live = Live(console=console, get_renderable=self.render, refresh_per_second=4, transient=False)
+        for row in past:
+            self._take(row)
 
     def __enter__(self) -> "View":
         if self.console.is_terminal:
@@ -72,6 +76,17 @@ class View:
 
     def add(self, row: Row) -> None:
         """Take in one row."""
+        self._take(row)
+        if self.console.is_terminal:
+            return
+        if row["rolled_back"]:
+            trial = f"trial {row['trial'] + 1}: " if self.trials > 1 else ""
+            told = f"{trial}round {row['round']} diverged and was undone; lr is now {row['next_lr']:.3g}"
+            self.console.print(told, highlight=False, soft_wrap=True)
+        if (row["metrics"] or {}).get("accuracy") is not None:
+            self.console.print(_line(row, self.trials), highlight=False, soft_wrap=True)
+
+    def _take(self, row: Row) -> None:
         trial = row["trial"]
         accuracy = (row["metrics"] or {}).get("accuracy")
         if accuracy is not None:
@@ -81,8 +96,9 @@ class View:
         if trial == 0:
             self.rows.append(row)
             self.progress.update(self.task, completed=row["round"])
-        if not self.console.is_terminal and accuracy is not None:
-            self.console.print(_line(row, self.trials), highlight=False, soft_wrap=True)
+        self.rejected[trial] = row["rejected"]
+        if row["rolled_back"]:
+            self.undone.append(row["round"])
 
     def render(self) -> RenderableType:
         """The whole view."""
@@ -99,6 +115,10 @@ class View:
             parts.append(Text("\ncompiling the first round ...", style="dim"))
         else:
             parts.append(Text("\n" + self._goal(), style="dim"))
+        if self.undone:
+            parts.append(Text(f"{len(self.undone)} rounds diverged and were undone, last {self.undone[-1]}", "yellow"))
+        if rejected := sum(self.rejected.values()):
+            parts.append(Text(f"{rejected} broken updates were set aside", style="yellow"))
         return Panel(Group(*parts), title=self.title, title_align="left", border_style="blue")
 
     def _goal(self) -> str:
@@ -129,6 +149,13 @@ def summary(console: Console, result: Row, out: str) -> None:
     if result["trials"]:
         last = result["trials"][0]["hparams"]
         table.add_row("ended with", f"lr {last['lr']:.3g}, E {last['epochs']:.3g}, B {last['batch']:.3g}")
+    for name, label in {"rejected": "updates set aside", "rounds_undone": "rounds undone"}.items():
+        if count := sum(trial[name] for trial in result["trials"]):
+            table.add_row(label, f"{count:,}")
+    if result["privacy"]:
+        table.add_row(
+            "privacy", "epsilon {epsilon:.3g} at delta {delta:g}, one client replaced".format(**result["privacy"])
+        )
     table.add_row("seconds", f"{result['seconds']:.0f}")
     table.add_row("written to", out)
     console.print(table, highlight=False, soft_wrap=True)
