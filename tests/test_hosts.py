@@ -66,6 +66,9 @@ def train_on_one_to_eight_devices():
         feed.RESIDENT_BYTES = 1 << 30 if resident else 0
         run = fathom.train(algorithm(task=logistic(dropout=0.3)), federation, devices=jax.devices()[:count], **options)
         runs[f"{count} {resident}"] = plain(run)
+    for count in (1, 4):  # where each update is gathered
+        algo = algorithm(task=logistic(dropout=0.3), aggregator=fathom.aggregate.median())
+        runs[f"{count} median"] = plain(fathom.train(algo, federation, devices=jax.devices()[:count], **options))
     return runs
 
 
@@ -113,9 +116,10 @@ def test_one_two_four_and_eight_devices_train_to_the_same_records():
     ((output, error),) = finish(processes)
     assert process.returncode == 0, error
     runs = answer(output)
-    assert len(runs) == 5
-    for run in runs.values():
-        same(run, runs["1 True"], 2e-5)
+    assert len(runs) == 7
+    for name, run in runs.items():
+        same(run, runs["1 median" if "median" in name else "1 True"], 2e-5)
+    assert runs["1 median"] != runs["1 True"]
 
 
 def test_two_hosts_train_to_the_records_of_one_and_read_only_their_own_clients(tmp_path, monkeypatch):
@@ -170,8 +174,9 @@ def test_the_command_on_two_hosts_writes_one_run_equal_to_that_of_one_host(tmp_p
     assert "accuracy" not in other_output  # gloo greets on every host
     assert other_error == ""
     assert sorted(path.name for path in (tmp_path / "0" / "out").iterdir()) == [
-        "curves.png", "records.jsonl", "spec.toml", "summary.json"
+        "checkpoints", "curves.png", "records.jsonl", "spec.toml", "summary.json"
     ]  # fmt: skip
+    assert [path.name for path in (tmp_path / "0" / "out" / "checkpoints").iterdir()] == ["3"]
     assert list((tmp_path / "1").iterdir()) == []
 
     environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": "2"}

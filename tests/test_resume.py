@@ -17,6 +17,7 @@ from fathom.experiment import checkpoint, store
 from fathom.experiment import spec as specs
 from fathom.experiment.run import environment
 from fathom.experiment.spec import SpecError
+from fuzz_checkpoints import fuzz
 from kills import torture
 from problems import algorithm, clients, federation, logistic
 from test_cli import ENVIRONMENT, FATHOM, curve
@@ -57,6 +58,11 @@ def test_a_run_killed_at_any_moment_comes_to_the_same_records(tmp_path):
     counts, runs = torture(tmp_path, 27, 0, ENVIRONMENT)
     assert min(counts.values()) == 9
     assert runs >= 1
+
+
+def test_damaged_checkpoints_are_refused_or_read_as_they_were():
+    counts = fuzz(60, 0)
+    assert set(counts) == {"accepted", "refused"}
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ def import_(
         options: dict[str, Any] = {}
         for assignment in set_ or []:
             set_option(options, assignment)
+        if "paths" in options:
+            raise SpecError("--set paths: files are named after the format, not with --set.")
         options = arguments(f"import {kind}", read, {"paths": paths, **options})
         with console.status(f"importing {kind} ..."):
             imported = read(**options)
@@ -97,8 +99,12 @@ def list_() -> None:
     if not disk.names():
         Console().print(f"none yet in {disk.home()}; make one with `fathom data import`", soft_wrap=True)
     for name in disk.names():
-        train = disk.open_set(name).meta["splits"]["train"]
-        Console().print(f"[bold]{name:<20}[/bold]{train['clients']:,} clients, {train['examples']:,} training examples")
+        try:
+            train = disk.open_set(name).meta["splits"]["train"]
+            told = f"{train['clients']:,} clients, {train['examples']:,} training examples"
+        except ValueError as error:
+            told = f"cannot be used: {error}"
+        Console().print(f"[bold]{name:<20}[/bold]{told}", soft_wrap=True)
 
 
 @app.command()

@@ -59,7 +59,7 @@ def diverged(guard: Guard, loss: Array, answered: Array, rejected: Array) -> Arr
 
 
 def learn(guard: Guard, bad: Array, before: Any, loss: Array, drift: Array) -> Guard:
-    """Take in a round that began at `before` and had this median loss. drift: of each client that answered; NaN elsewhere.
+    """Take in a round that began at `before` and had this median loss. drift: of those who answered, NaN elsewhere.
 
     What is usual moves by at most a factor of 10 up and 2 down a round, so that a few false clients cannot move it far.
     """

@@ -14,6 +14,7 @@ A split that a data set does not have is not there. A data set is written aside 
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -27,14 +28,11 @@ import numpy as np
 import platformdirs
 
 from fathom.data.federation import Federation, check_client, narrowed
+from fathom.data.limits import DataError, check_inside, check_name, mapped
 
 SPLITS = ("train", "test", "unseen")
 FORMAT = 1
 Clients = Iterable[tuple[str, Mapping[str, Any]]]  # (client id, features), one client after another
-
-
-class DataError(ValueError):
-    """Data that cannot be used: which, what is wrong with it, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ def names() -> list[str]:
 
 def locate(name: str) -> Path:
     """The folder of a data set; a name is refused if it could lead out of the home of data sets."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise DataError(f"{name!r} is not a name for a data set; use letters, digits, '.', '_' and '-'.")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise DataError(f"{name!r} is not a name for a data set; use letters, digits, '.', '_' and '-', at most 100.")
     return home() / name
 
 
@@ -105,9 +103,10 @@ def open_set(name: str) -> DataSet:
         there = f"there are {', '.join(names())}" if names() else "there is none yet"
         raise DataError(f"there is no data set {name!r}; {there}. Make one with `fathom data import`.")
     try:
-        meta = json.loads((path / "meta.json").read_text())
-        splits = {split: _open_split(path / split) for split in SPLITS if split in meta["splits"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        meta = json.loads(check_inside(path / "meta.json", path).read_text(encoding="utf-8"))
+        _check_meta(meta)
+        splits = {split: _open_split(path / split, path) for split in SPLITS if split in meta["splits"]}
+    except Exception as error:  # a damaged file makes json and numpy raise all kinds of things
         raise DataError(f"data set {name!r} in {path} cannot be read: {error}. Import it again.") from error
     return DataSet(path, meta, splits)
 
@@ -134,6 +133,8 @@ def _write_split(folder: Path, clients: Clients) -> dict[str, Any]:
             arrays = {key: narrowed(value, client, key) for key, value in features.items()}
             first = first or (client, {key: array[:0] for key, array in arrays.items()})
             check_client(client, arrays, *first)
+            for key in arrays:
+                check_name(key, f"client {client!r}")
             if client in ids:
                 raise DataError(f"client {client!r} appears twice; client ids must be unique.")
             ids[client] = None
@@ -166,12 +167,40 @@ def _header(file: Any, like: np.ndarray, rows: int) -> None:
     )
 
 
-def _open_split(folder: Path) -> Federation:
-    ids = tuple(json.loads((folder / "clients.json").read_text()))
-    offsets = np.load(folder / "offsets.npy", allow_pickle=False)
+def _check_meta(meta: Any) -> None:
+    """Refuse meta data that is not as `write` makes it."""
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT or not isinstance(meta.get("name"), str):
+        raise ValueError(f"meta.json is not of format {FORMAT}")
+    splits, words, classes = meta.get("splits"), meta.get("vocabulary", []), meta.get("classes", [])
+    if not isinstance(splits, dict) or "train" not in splits or not splits.keys() <= set(SPLITS):
+        raise ValueError(f"meta.json needs splits, {SPLITS[0]!r} and maybe others of {', '.join(SPLITS)}")
+    for split, facts in splits.items():
+        sizes = facts.get("sizes") if isinstance(facts, dict) else None
+        numbers = [facts.get(key) for key in ("clients", "examples", "mean_size")] if isinstance(facts, dict) else []
+        numbers += sizes if isinstance(sizes, list) and len(sizes) == 5 else [None]
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+            raise ValueError(f"meta.json lacks statistics of {split!r}")
+        if not isinstance(facts.get("sha256"), str):
+            raise ValueError(f"meta.json lacks the hash of {split!r}")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("the vocabulary in meta.json is not a list of words")
+    if not isinstance(classes, list | int):
+        raise ValueError("the classes in meta.json are neither a list nor a number")
+
+
+def _open_split(folder: Path, root: Path) -> Federation:
+    ids = json.loads(check_inside(folder / "clients.json", root).read_text(encoding="utf-8"))
+    if not isinstance(ids, list) or not all(isinstance(client, str) for client in ids) or len(set(ids)) < len(ids):
+        raise ValueError(f"{folder.name}/clients.json is not a list of client ids, each of them once")
+    ids = tuple(ids)
+    "".join(ids).encode()  # an id that is not text is refused here
+    offsets = mapped(folder / "offsets.npy", root)
     files = [path for path in sorted(folder.glob("*.npy")) if path.name != "offsets.npy"]
-    examples = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in files}
+    examples = {path.stem: mapped(path, root) for path in files}
     lengths = {key: len(feature) for key, feature in examples.items()}
+    if offsets.ndim != 1 or offsets.dtype != np.int64 or not len(offsets) or offsets[0] or (np.diff(offsets) < 1).any():
+        raise ValueError(f"the offsets of {folder.name} do not rise from 0")
+    offsets = np.array(offsets)
     if len(offsets) != len(ids) + 1 or not examples or set(lengths.values()) != {int(offsets[-1])}:
         raise ValueError(
             f"{folder.name} has {len(ids)} clients, {len(offsets)} offsets and features of lengths {lengths}"
@@ -183,7 +212,9 @@ def _hash(folder: Path) -> str:
     """SHA-256 over the names and contents of a split's files."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        digest.update(path.name.encode() + b"\0")
+        if not path.is_file():
+            raise DataError(f"{path} is not a file, and does not belong there. Import the data set again.")
+        digest.update(path.name.encode(errors="surrogateescape") + b"\0")
         with path.open("rb") as file:
             for block in iter(_reader(file), b""):
                 digest.update(block)

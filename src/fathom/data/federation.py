@@ -86,6 +86,8 @@ def narrowed(value: Any, client: Any, name: str) -> np.ndarray:
 
 def check_client(client: str, features: dict[str, np.ndarray], first_id: str, first: dict[str, np.ndarray]) -> None:
     """Refuse a client that does not fit the first one, or whose data cannot be trained on."""
+    if not is_text(client):
+        raise ValueError(f"client {client!r}: its id is not text; write ids as UTF-8.")
     if features.keys() != first.keys():
         raise ValueError(
             f"client {client!r} has features {sorted(features)}, client {first_id!r} has {sorted(first)}; "
@@ -109,6 +111,11 @@ def check_client(client: str, features: dict[str, np.ndarray], first_id: str, fi
             raise ValueError(
                 f"client {client!r}: {name!r} is not finite in example {row}; repair or drop that example."
             )
+
+
+def is_text(client: str) -> bool:
+    """Whether an id is text that can be written: half of a pair of surrogates cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in client)
 
 
 def pooled(federation: Federation) -> dict[str, np.ndarray]:

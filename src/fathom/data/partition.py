@@ -6,6 +6,8 @@ exactly one client.
 
 import numpy as np
 
+from fathom.data.limits import DataError
+
 Rows = list[np.ndarray]
 
 
@@ -15,6 +17,7 @@ def iid(labels: np.ndarray, clients: int, seed: int = 0) -> Rows:
     >>> [len(rows) for rows in iid(np.zeros(10), 3)]
     [4, 3, 3]
     """
+    _check(labels, clients, seed)
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), clients)
 
 
@@ -24,6 +27,9 @@ def shards(labels: np.ndarray, clients: int, per_client: int = 2, seed: int = 0)
     >>> [len(rows) for rows in shards(np.arange(12) // 3, 2)]
     [6, 6]
     """
+    _check(labels, clients, seed)
+    if not 1 <= per_client <= len(labels):
+        raise DataError(f"per_client={per_client} is not between 1 and the {len(labels)} examples; choose one that is.")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))  # so that ties between equal labels are broken at random
     pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], clients * per_client)
@@ -39,6 +45,9 @@ def dirichlet(labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 
     >>> sum(len(rows) for rows in dirichlet(np.arange(100) % 10, 7, alpha=0.1))
     100
     """
+    _check(labels, clients, seed)
+    if not 1e-6 <= alpha <= 1e6:
+        raise DataError(f"alpha={alpha} is not between 1e-6 and 1e6; choose one that is.")
     rng = np.random.default_rng(seed)
     given: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
@@ -52,6 +61,13 @@ def dirichlet(labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 
             largest = int(np.argmax([len(other) for other in hands]))
             hands[client], hands[largest] = hands[largest][:1], hands[largest][1:]
     return hands
+
+
+def _check(labels: np.ndarray, clients: int, seed: int) -> None:
+    if not 1 <= clients <= max(len(labels), 1):
+        raise DataError(f"clients={clients} is not between 1 and the {len(labels)} examples; choose one that is.")
+    if seed < 0:
+        raise DataError(f"seed={seed} is below 0; choose another.")
 
 
 PARTITIONS = {"iid": iid, "shards": shards, "dirichlet": dirichlet}

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fathom.data.disk import DataSet
+from fathom.data.disk import DataError, DataSet
+from fathom.data.text import END
 
 DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -31,18 +32,28 @@ def picture(data: DataSet, path: Path, clients: int = 8, each: int = 16) -> Path
 
 def sentences(data: DataSet, clients: int = 5, each: int = 3) -> list[tuple[str, list[str]]]:
     """Some clients and their first sentences, as the task will see them."""
-    words = ["", "", "", *data.meta["vocabulary"], "▢"]  # padding, begin, end; a box for words out of vocabulary
+    words = [
+        "",
+        "",
+        "",
+        *data.meta.get("vocabulary", []),
+        "▢",
+    ]  # padding, begin, end; a box for words out of vocabulary
     train = data.splits["train"]
+    tokens = train.examples["tokens"]
+    if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or "vocabulary" not in data.meta:
+        raise DataError(f"{data.path}: tokens of {tokens.dtype} {tokens.shape} are not sentences. Import them again.")
     places = np.linspace(0, len(train) - 1, min(clients, len(train))).astype(int)
     shown = []
     for place in places:
         tokens = train.client(train.ids[place])["tokens"][:each]
-        shown.append((train.ids[place], [" ".join(words[t] for t in line if words[t]) for line in tokens]))
+        shown.append(
+            (train.ids[place], [" ".join(words[min(t, len(words) - 1)] for t in line if t > END) for line in tokens])
+        )
     return shown
 
 
 def _name(data: DataSet, label: int) -> str:
     classes = data.meta.get("classes")
-    if isinstance(classes, list):
-        return str(classes[label])
-    return DIGITS_AND_LETTERS[label] if classes == len(DIGITS_AND_LETTERS) else str(label)
+    names = DIGITS_AND_LETTERS if classes == len(DIGITS_AND_LETTERS) else classes
+    return str(names[label]) if isinstance(names, list | str) and 0 <= label < len(names) else str(label)

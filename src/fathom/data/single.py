@@ -1,6 +1,5 @@
 """One data set without clients: arrays in an .npz file, or Parquet files."""
 
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from fathom.data.disk import Clients, DataError
 from fathom.data.importers import importer
+from fathom.data.limits import npz
 from fathom.data.partition import Rows
 
 Splits = dict[str, dict[str, np.ndarray]]  # features for training, and maybe for testing
@@ -58,15 +58,19 @@ def _npz(paths: Sequence[Path], label: str | None) -> Splits:
     if label:
         raise DataError(f"label={label!r} is a column of Parquet files; in {paths[0]} the labels are called y.")
     (path,) = paths
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{path} cannot be read as an .npz file of arrays: {error}.") from error
-    if not {"x", "y"} <= arrays.keys() or len(arrays["x"]) != len(arrays["y"]) or arrays["y"].ndim != 1:
-        shapes = {key: array.shape for key, array in arrays.items()}
-        raise DataError(f"{path} has arrays {shapes}; it needs x and y with as many rows, y a label each.")
-    splits = {"train": {"x": arrays["x"], "y": arrays["y"]}}
+    arrays = npz(path)
+    splits = {"train": _pair(path, arrays, "x", "y")}
     if {"x_test", "y_test"} <= arrays.keys():
-        splits["test"] = {"x": arrays["x_test"], "y": arrays["y_test"]}
+        splits["test"] = _pair(path, arrays, "x_test", "y_test")
     return splits
+
+
+def _pair(path: Path, arrays: dict[str, np.ndarray], x: str, y: str) -> dict[str, np.ndarray]:
+    """Features and labels, row by row."""
+    shapes = {key: array.shape for key, array in arrays.items()}
+    if len(shapes.get(y, ())) != 1 or shapes.get(x, ())[:1] != shapes[y]:
+        raise DataError(f"{path} has arrays {shapes}; it needs {x} and {y} with as many rows, {y} a label each.")
+    for name in (x, y):
+        if arrays[name].dtype.kind not in "biuf" or not np.isfinite(arrays[name]).all():
+            raise DataError(f"{path}: {name} holds {arrays[name].dtype}, or NaN; it needs finite numbers.")
+    return {"x": arrays[x], "y": arrays[y]}

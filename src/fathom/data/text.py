@@ -79,13 +79,16 @@ def read_counts(path: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     if content.startswith("{") and content.rstrip().endswith("}"):
         try:
-            counts = {word: int(number) for word, number in json.loads(content).items()}
-        except (ValueError, TypeError) as error:
+            counts = json.loads(content)
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path} looks like JSON but cannot be read: {error}. It needs numbers by word.") from error
+        for word, number in counts.items():
+            if not isinstance(number, int | float) or not abs(number) < 1e18:
+                raise DataError(f"{path}: {word!r} has the count {number!r}; give a number.")
     # Not splitlines(), which would also break lines at characters that may be part of a word.
     for number, line in enumerate([] if counts else content.split("\n"), 1):
         parts = line.rsplit(maxsplit=1)
-        if parts and (len(parts) < 2 or not parts[1].isdecimal()):
+        if parts and (len(parts) < 2 or not parts[1].isdecimal() or len(parts[1]) > 18):
             raise DataError(f"{path}: line {number} is {line[:60]!r}; a line needs a word, a space and its count.")
         if parts:
             counts.setdefault(parts[0], int(parts[1]))

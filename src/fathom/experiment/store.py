@@ -137,20 +137,26 @@ def replace(path: Path, text: str) -> None:
 def _parse(line: bytes) -> Row | None:
     """A line of the records; None if it is not one."""
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=_refused)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict) or set(row) != FIELDS:
+    if not isinstance(row, dict) or set(row) != FIELDS or not isinstance(row["rolled_back"], bool):
         return None
-    whole = all(isinstance(row[name], int) and not isinstance(row[name], bool) for name in WHOLE)
-    metrics = row["metrics"]
-    fine = metrics is None or (isinstance(metrics, dict) and all(_number(value) for value in metrics.values()))
-    numbers = all(_number(row[name]) for name in NUMBERS)
-    return row if whole and fine and numbers and isinstance(row["clients"], dict) else None
+    whole = all(isinstance(row[name], int) and _number(row[name]) and row[name] >= 0 for name in WHOLE)
+    numbers = all(row[name] is None or _number(row[name]) for name in NUMBERS)
+    metrics, clients = row["metrics"], row["clients"]
+    measured = metrics is None or (
+        isinstance(metrics, dict) and all(value is None or _number(value) for value in metrics.values())
+    )
+    return row if whole and numbers and measured and isinstance(clients, dict) and row["round"] else None
+
+
+def _refused(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
 
 
 def summarise(out: Path, spec: Spec, finished: bool, environment: Row, privacy: Row | None) -> Row:

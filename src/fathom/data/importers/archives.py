@@ -11,6 +11,7 @@ from fathom.data.disk import Clients, DataError
 from fathom.data.importers.checks import CHARACTERS, NIST, check_text, labels
 from fathom.data.importers.lines import json_lines
 from fathom.data.importers.reading import Import, about, by_role, described, kept, reading, same_clients
+from fathom.data.limits import npz
 
 ARRAYS = ("images", "labels", "client_offsets", "client_ids")
 
@@ -48,20 +49,22 @@ def stackexchange(paths: Sequence[Path], *, vocabulary: int = 10_000, sentences:
     return Import({split: kept(path, clients(split, limit), meta) for split, limit in limits.items()}, meta)
 
 
-def _array(path: Path, archive: Any, name: str) -> np.ndarray:
+def _array(path: Path, archive: dict[str, np.ndarray], name: str) -> np.ndarray:
     if name not in archive:
         raise DataError(f"{path} has no {name!r}, only {described(archive)}; it needs {', '.join(ARRAYS)}.")
     return archive[name]
 
 
 def _ids(path: Path) -> list[str]:
-    with reading(path), np.load(path, allow_pickle=False) as archive:
-        return [str(client) for client in _array(path, archive, "client_ids")]
+    with reading(path):
+        return [str(client) for client in np.atleast_1d(_array(path, npz(path, ("client_ids",)), "client_ids"))]
 
 
 def _writers(path: Path) -> Clients:
-    with reading(path), np.load(path, allow_pickle=False) as archive:
-        x, y, offsets, ids = (_array(path, archive, name) for name in ARRAYS)
+    archive = npz(path, ARRAYS)
+    x, y, offsets, ids = (_array(path, archive, name) for name in ARRAYS)
+    if ids.ndim != 1 or offsets.dtype.kind not in "iu":
+        raise DataError(f"{path}: client_ids are {ids.dtype} {ids.shape}, client_offsets {offsets.dtype}; repair them.")
     if x.dtype != np.uint8 or x.shape[1:] != (28, 28):
         raise DataError(f"{path}: images are {x.dtype} {x.shape}; they need to be uint8 (n, 28, 28).")
     if y.shape != (len(x),):

@@ -1,9 +1,8 @@
 """Data sets of FedJAX, from its SQLite files."""
 
 import sqlite3
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,17 @@ from fathom.data import text
 from fathom.data.disk import Clients, DataError
 from fathom.data.importers.checks import CHARACTERS, check_text, greys, labels
 from fathom.data.importers.reading import First, Import, about, by_role, described, kept, reading, same_clients
+from fathom.data.limits import MOST, inflated
 
 ARRAY, TEXTS = 1, 4  # FedJAX's extension types of msgpack that can be a feature: numbers, and byte strings
+
+NUMBERS = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+)
 
 
 def sqlite(paths: Sequence[Path], *, vocabulary: int = 10_000, sentences: int = 128, length: int = 20) -> Import:
@@ -67,9 +75,18 @@ def _sentences(path: Path, client: str, features: Mapping[str, Any]) -> list[str
     return [line.decode(errors="replace") for line in features["tokens"]]
 
 
-def _connect(path: Path) -> Any:
+@contextmanager
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database to read from: a plain table of plain values, since a view or a computed column is a program."""
     # Immutable: the file is only read, so nothing is locked or created beside it.
-    return closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True))
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST)
+        database.execute("PRAGMA trusted_schema = OFF")
+        found = database.execute("SELECT type, sql FROM sqlite_master WHERE name = 'federated_data'").fetchall()
+        hidden = [row for row in database.execute("PRAGMA table_xinfo(federated_data)") if row[-1]]
+        if len(found) != 1 or found[0][0] != "table" or "VIRTUAL" in str(found[0][1]).upper() or hidden:
+            raise DataError(f"{path} has no plain table federated_data; write it with FedJAX's builder.")
+        yield database
 
 
 def _ids(path: Path) -> list[str]:
@@ -87,11 +104,13 @@ def _clients(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = database.execute("SELECT client_id, data, num_examples FROM federated_data ORDER BY rowid")
         for name, data, count in rows:
             client = _name(name)
+            if not isinstance(data, bytes):
+                raise DataError(f"{path}: client {client!r} has no data; write it with FedJAX's builder.")
             with reading(path, f"client {client!r}"):
-                features = msgpack.unpackb(zlib.decompress(data), ext_hook=_feature, raw=False)
+                features = msgpack.unpackb(inflated(path, f"client {client!r}", data), ext_hook=_feature, raw=False)
             if not isinstance(features, dict) or not all(isinstance(f, np.ndarray | list) for f in features.values()):
                 raise DataError(f"{path}: client {client!r} is not a dict of arrays; write it with FedJAX's builder.")
-            lengths = {key: len(feature) for key, feature in features.items()}
+            lengths = {key: len(feature) if np.ndim(feature) else None for key, feature in features.items()}
             if set(lengths.values()) - {count}:
                 raise DataError(f"{path}: client {client!r} has {count} examples, but features of {lengths} rows.")
             yield client, features
@@ -99,15 +118,18 @@ def _clients(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _feature(code: int, data: bytes) -> Any:
     """An array of numbers or a list of byte strings from FedJAX's msgpack; anything else is refused."""
+    parts = msgpack.unpackb(data, raw=True) if code in (ARRAY, TEXTS) else None
+    kinds = (list, bytes, bytes) if code == ARRAY else (list, list)
+    if not isinstance(parts, list) or [type(part) for part in parts] != [*kinds]:
+        raise ValueError(f"extension type {code} is not an array")
+    if not all(isinstance(size, int) and size >= 0 for size in parts[0]):
+        raise ValueError(f"{parts[0]} is not a shape")
     if code == ARRAY:
-        shape, name, buffer = msgpack.unpackb(data, raw=True)
-        dtype = np.dtype(name.decode())
-        if dtype.kind not in "biuf":
-            raise ValueError(f"arrays of {dtype} are not numbers")
-        return np.frombuffer(buffer, dtype).reshape(shape)
-    if code == TEXTS:
-        shape, values = msgpack.unpackb(data, raw=True)
-        if list(shape) != [len(values)] or not all(isinstance(value, bytes) for value in values):
-            raise ValueError(f"text of shape {shape} with {len(values)} values is not one text for each example")
-        return values
-    raise ValueError(f"extension type {code} is not an array")
+        shape, name, buffer = parts
+        if name.decode() not in NUMBERS:
+            raise ValueError(f"arrays of {name.decode()} are not numbers")
+        return np.frombuffer(buffer, name.decode()).reshape(shape)
+    shape, values = parts
+    if shape != [len(values)] or not all(isinstance(value, bytes) for value in values):
+        raise ValueError(f"text of shape {shape} with {len(values)} values is not one text for each example")
+    return values

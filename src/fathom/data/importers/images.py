@@ -15,11 +15,15 @@ from fathom.data.importers.reading import First, Import, about, kept, reading
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".tif", ".tiff", ".webp"}
 
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # others are not tried: some run a program
+MOST = 1 << 26  # pixels of an image
+
+
 def images(paths: Sequence[Path], *, side: int | None = None, test_share: float = 0.1) -> Import:
     """Images in folders by client and class, ROOT/client/class/image.png; `side` makes all of them side x side."""
     check_share(test_share)
-    if side is not None and side < 1:
-        raise DataError(f"side={side} leaves no image; give 1 or more.")
+    if side is not None and not 1 <= side <= 4096:
+        raise DataError(f"side={side} is not the side of an image; give 1 to 4096.")
     if len(paths) != 1:
         raise DataError(f"images takes one folder; {len(paths)} were given.")
     (root,) = paths
@@ -42,7 +46,10 @@ def images(paths: Sequence[Path], *, side: int | None = None, test_share: float 
 
 def decode(source: Any, name: Path, where: str = "", side: int | None = None) -> np.ndarray:
     """One image file, or its bytes, as (height, width) uint8 grey."""
-    with reading(name, where), Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+    content = io.BytesIO(source) if isinstance(source, bytes) else source
+    with reading(name, where), Image.open(content, formats=FORMATS) as image:
+        if image.width * image.height > MOST:
+            raise DataError(f"{name}: {where} {image.size} is an image of more than {MOST:,} pixels; make it smaller.")
         grey = image.convert("L")
         return np.asarray(grey.resize((side, side), Image.Resampling.LANCZOS) if side else grey)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fathom.data import text
 from fathom.data.disk import Clients, DataError
+from fathom.data.federation import is_text
 from fathom.data.importers.checks import CHARACTERS, check_share, check_text, drawn, greys, labels
 from fathom.data.importers.reading import First, Import, about, kept, reading, role
 
@@ -78,9 +79,14 @@ def _users(files: Sequence[Path]) -> set[str]:
         with reading(path):
             content = path.read_text(encoding="utf-8")
             first = re.match(r'\s*\{\s*"users"\s*:\s*', content)  # then it is decoded alone: examples are much longer
-            users |= set(
-                json.JSONDecoder().raw_decode(content, first.end())[0] if first else json.loads(content)["users"]
-            )
+            if first:
+                found = json.JSONDecoder().raw_decode(content, first.end())[0]
+            else:
+                whole = json.loads(content)
+                found = whole.get("users") if isinstance(whole, dict) else None
+            if not isinstance(found, list) or not all(isinstance(user, str) for user in found):
+                raise DataError(f"{path} has no list of 'users'; it is not a file of LEAF's data.")
+            users |= set(found)
     return users
 
 
@@ -90,8 +96,13 @@ def _clients(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict) or not {"users", "user_data"} <= data.keys():
             raise DataError(f"{path} has no 'users' and 'user_data'; it is not a file of LEAF's data.")
+        if not isinstance(data["users"], list) or not isinstance(data["user_data"], dict):
+            raise DataError(f"{path}: 'users' is not a list or 'user_data' not an object; it is not a file of LEAF's.")
         for user in data["users"]:
-            own = data["user_data"].get(user, {})
+            if not isinstance(user, str) or not is_text(user):
+                raise DataError(f"{path}: client id {user!r} is not text; write ids as UTF-8.")
+            own = data["user_data"].get(user)
+            own = own if isinstance(own, dict) else {}
             lengths = [len(own[name]) if isinstance(own.get(name), list) else None for name in "xy"]
             if None in lengths or lengths[0] != lengths[1]:
                 raise DataError(
@@ -129,8 +140,12 @@ def _image(path: Path, user: str, x: list[Any], y: list[Any]) -> dict[str, np.nd
 
 
 def _numbers(path: Path, user: str, x: list[Any], y: list[Any]) -> dict[str, np.ndarray]:
+    try:
+        values = np.array(x, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: client {user!r} cannot be read: its x is not rows of numbers ({error}).") from error
     with reading(path, f"client {user!r}"):
-        return {"x": np.array(x, np.float32), "y": labels(path, user, y, len(x), 1 << 31)}
+        return {"x": values, "y": labels(path, user, y, len(x), 1 << 31)}
 
 
 def _is_text(sample: Any) -> bool:
@@ -171,4 +186,12 @@ def _sentence(path: Path, user: str, x: Any, y: Any) -> text.Sentence:
 
 
 def _flat(words: list[Any]) -> list[Any]:
-    return [word for part in words for word in (_flat(part) if isinstance(part, list) else [part])]
+    """The words of lists in lists, however deep."""
+    flat, left = [], list(reversed(words))
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += reversed(part)
+        else:
+            flat.append(part)
+    return flat

@@ -14,6 +14,7 @@ from fathom.data import text as words
 from fathom.data.disk import Clients, DataError
 from fathom.data.importers.checks import check_share, check_text, for_testing
 from fathom.data.importers.reading import Import, about, check_files, described, kept, reading
+from fathom.data.limits import Unpacked
 
 PACKED = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
@@ -58,8 +59,9 @@ def text(
 
 def open_text(path: Path) -> IO[str]:
     """A text file, unpacked if its name says that it is packed."""
-    packed = PACKED.get(path.suffix.lower(), open)
-    return io.TextIOWrapper(packed(path, "rb"), encoding="utf-8-sig", newline="")  # pyright: ignore[reportArgumentType]
+    packed = PACKED.get(path.suffix.lower())
+    file = io.BufferedReader(Unpacked(path, packed), 1 << 16) if packed else path.open("rb")  # pyright: ignore[reportArgumentType]
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -119,13 +119,17 @@ def _classes(path: Path, schema: Any, label: str, values: Sequence[np.ndarray]) 
         if len(names) and all(isinstance(value, str) for part in values for value in part):
             return names
         raise DataError(f"{path}: {label!r} holds {schema.field(label).type}; labels are whole numbers or text.")
-    count = max(int(part.max(initial=-1)) for part in values) + 1
+    if any(part.dtype.kind not in "iu" for part in values):
+        raise DataError(f"{path}: {label!r} holds whole numbers here and something else for testing; use one of them.")
+    count = max(int(part.max()) if len(part) else -1 for part in values) + 1
     if count > MOST:
         raise DataError(f"{path}: {label!r} goes up to {count - 1}; number the classes from 0, fewer than {MOST}.")
     with reading(path, "its Hugging Face description"):
-        described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        names = described.get("info", {}).get("features", {}).get(label, {}).get("names")
-    return names if names and len(names) >= count else [str(number) for number in range(count)]
+        names = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        for key in ("info", "features", label, "names"):
+            names = names.get(key) if isinstance(names, dict) else None
+    good = isinstance(names, list) and len(names) >= count and all(isinstance(name, str) for name in names)
+    return names if good and names else [str(number) for number in range(count)]
 
 
 def _examples(rows: Rows, features: dict[str, str], classes: list[str], share: float, testing: bool) -> Clients:

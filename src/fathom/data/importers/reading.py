@@ -2,15 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fathom.data.disk import Clients, DataError
+from fathom.data.disk import Clients
 from fathom.data.federation import check_client, narrowed
+from fathom.data.limits import DataError, reading
 
 ROLES = {"train": "train", "test": "test", "heldout": "unseen", "wordcount": "word_count", "wordcounts": "word_count"}
 ROLE = re.compile(r"(?<![a-z])(train|test|held_?out|word_?counts?)(?![a-z])")
@@ -63,22 +63,6 @@ def by_role(kind: str, paths: Sequence[Path], roles: Sequence[str], required: Co
     if missing:
         raise DataError(f"{kind} needs a {missing[0]} file; only {', '.join(map(str, files.values()))} was given.")
     return {name: files[name] for name in roles if name in files}
-
-
-@contextmanager
-def reading(path: Path, where: str = "") -> Iterator[None]:
-    """Turn what a library raises while it reads a file into a DataError that names the file."""
-    try:
-        yield
-    except DataError:
-        raise
-    # A broken file makes libraries raise all kinds of things, tokenize.TokenError and MemoryError among them.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or "no reason given"
-        place = f"{path}: {where}" if where else str(path)
-        raise DataError(
-            f"{place} cannot be read ({type(error).__name__}: {reason}); check that the file is complete."
-        ) from error
 
 
 First = list[tuple[str, dict[str, np.ndarray]]]  # the client that others must be like, once it is known

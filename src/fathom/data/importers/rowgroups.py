@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from fathom.data.disk import DataError
 from fathom.data.importers.checks import drawn
 from fathom.data.importers.reading import reading
+from fathom.data.limits import check_size
 
 BLOCK = 50_000  # rows that are held at a time
 
@@ -29,6 +30,7 @@ def find(paths: Sequence[Path], client: str | None, label: str) -> Rows:
     groups, sizes, columns = [], [], []
     for path in paths:
         with reading(path), pq.ParquetFile(path) as file:
+            _check_size(path, file.metadata)
             table = file.read(columns=[client, label] if client else [label])
             for name in table.column_names:
                 if table[name].null_count:
@@ -43,8 +45,16 @@ def find(paths: Sequence[Path], client: str | None, label: str) -> Rows:
             columns.append([clients, table[label].to_numpy()])
             groups += [(path, group) for group in range(len(own))]
             sizes += own
-    clients, values = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    with reading(paths[0]):
+        clients, values = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     return Rows(groups, np.cumsum([0, *sizes[:-1]]), clients, values)
+
+
+def _check_size(path: Path, metadata: Any) -> None:
+    """Refuse a file that says it holds far more than it could; a number takes up to 8 bytes."""
+    # Not asked column by column: some damage there ends the process, for all that pyarrow can do about it.
+    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    check_size(path, max(size, 8 * metadata.num_rows))
 
 
 def by_client(rows: Rows, columns: list[str], share: float, testing: bool) -> Iterator[tuple[str, np.ndarray, Any]]:

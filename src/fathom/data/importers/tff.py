@@ -10,6 +10,7 @@ from fathom.data import text
 from fathom.data.disk import Clients, DataError
 from fathom.data.importers.checks import CHARACTERS, NIST, check_text, greys, labels
 from fathom.data.importers.reading import Import, about, by_role, described, kept, reading, same_clients
+from fathom.data.limits import check_size
 
 
 def emnist(paths: Sequence[Path]) -> Import:
@@ -53,19 +54,20 @@ def stackoverflow(paths: Sequence[Path], *, vocabulary: int = 10_000, sentences:
 
 def _images(path: Path) -> Clients:
     for client, arrays in _clients(path, ("pixels", "label")):
-        x = greys(path, client, arrays["pixels"][()])
-        yield client, {"x": x, "y": labels(path, client, arrays["label"][()], len(x))}
+        x = greys(path, client, _stored(path, client, arrays, "pixels")[()])
+        yield client, {"x": x, "y": labels(path, client, _stored(path, client, arrays, "label")[()], len(x))}
 
 
 def _sentences(path: Path, index: dict[str, int], length: int, limit: int | None) -> Clients:
     for client, arrays in _clients(path, ("tokens",)):
-        if arrays["tokens"].ndim != 1 or not h5py.check_string_dtype(arrays["tokens"].dtype):
+        tokens = _stored(path, client, arrays, "tokens")
+        if tokens.ndim != 1 or not h5py.check_string_dtype(tokens.dtype):
             raise DataError(
-                f"{path}: client {client!r} has tokens of {arrays['tokens'].dtype} {arrays['tokens'].shape}; "
+                f"{path}: client {client!r} has tokens of {tokens.dtype} {tokens.shape}; "
                 "they need to be one text for each sentence."
             )
         # A word that is not UTF-8 becomes a word that no vocabulary has, as it is where bytes are compared.
-        lines = [line.decode(errors="replace") for line in arrays["tokens"][:limit]]
+        lines = [line.decode(errors="replace") for line in tokens[:limit]]
         yield client, {"tokens": text.encode(lines, index, length)}
 
 
@@ -80,7 +82,7 @@ def _clients(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
         examples = _examples(path, file)
         for client in examples:
             with reading(path, f"client {client!r}"):
-                group = examples[client]
+                group = _within(path, examples, client)
                 missing = [name for name in names if name not in group]
                 if missing:
                     raise DataError(
@@ -93,4 +95,22 @@ def _clients(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
 def _examples(path: Path, file: Any) -> Any:
     if "examples" not in file:
         raise DataError(f"{path} has no group 'examples', only {described(file)}; it is not a file of TFF's data.")
-    return file["examples"]
+    return _within(path, file, "examples")
+
+
+def _within(path: Path, group: Any, name: str) -> Any:
+    """What has this name in a group, unless it is a link to another file."""
+    if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
+        raise DataError(f"{path}: {name!r} is a link to another file; copy what it leads to into this one.")
+    return group[name]
+
+
+def _stored(path: Path, client: str, group: Any, name: str) -> Any:
+    """An HDF5 data set, not read yet; its values are in this file, and not more than it could hold."""
+    values = _within(path, group, name)
+    if not isinstance(values, h5py.Dataset) or values.shape is None or values.external or values.is_virtual:
+        raise DataError(
+            f"{path}: client {client!r}: {name!r} is not a data set with values of its own; store them in it."
+        )
+    check_size(path, values.nbytes, where=f"client {client!r}")
+    return values
