@@ -1,5 +1,8 @@
 """Robust and private aggregation: what one client can do, how much noise there is, and what it costs."""
 
+import json
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 import fathom
 from fathom import ClientStats, HParams, RoundStats, aggregate
 from fathom.core.aggregate import ALIGNMENT_SHARE, Privacy
+from fathom.experiment import run as runs
+from fathom.experiment import spec as specs
 from fathom.experiment.privacy import account
 from problems import algorithm, clients, federation, flat, logistic, one_round, records, whole
 
@@ -199,6 +204,40 @@ def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_sampling():
     # Full participation composes like one Gaussian of less noise.
     whole_ = account(Privacy(8.0, 1e-5), 10, 10, 16)["epsilon"]
     assert whole_ == pytest.approx(account(Privacy(2.0, 1e-5), 10, 10, 1)["epsilon"], rel=1e-6)
+
+
+def test_a_private_run_says_in_its_summary_what_it_gave_away(tmp_path):
+    table = {"name": "private", "clip": 1.0, "noise": 2.0}
+    spec = specs.resolve({"task": "synthetic", "rounds": 3, "every": 2, "aggregate": table})
+    for _ in runs.prepare(spec, tmp_path / "out").rows:
+        pass
+    told = json.loads((tmp_path / "out" / "summary.json").read_text())["privacy"]
+    assert told == account(Privacy(2.0, 1e-5), clients=100, cohort=10, rounds=3)
+    assert 0 < told["epsilon"] < 5
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "private", "noise": 1.0}, "[aggregate] private needs clip."),
+        ({"name": "private", "clip": 0.0, "noise": 1.0}, "clip=0.0 must be greater than 0 and finite."),
+        ({"name": "private", "clip": 1.0, "noise": 1.0, "delta": 1.0}, "delta=1.0 must be between 0 and 1."),
+        ({"name": "trimmed_mean", "fraction": 0.5}, "fraction=0.5 must be at least 0 and less than 0.5."),
+        ({"name": "norm_bound", "bound": -1.0}, "bound=-1.0 must be greater than 0 and finite."),
+        ("medain", "there is no aggregate 'medain'; choose from mean, median, trimmed_mean, norm_bound, private."),
+    ],
+)
+def test_aggregators_that_make_no_sense_are_refused(table, message):
+    with pytest.raises(specs.SpecError, match=re.escape(message)):
+        specs.build(specs.resolve({"task": "synthetic", "aggregate": table}))
+
+
+@pytest.mark.parametrize(
+    "given", [{"dropout": 1.5}, {"stragglers": "often"}, {"guard": "no"}, {"dropout": float("nan")}]
+)
+def test_failures_that_make_no_sense_are_refused(given):
+    with pytest.raises(specs.SpecError, match=next(iter(given))):
+        specs.resolve({"task": "synthetic", **given})
 
 
 def stats(rows, alignment, examples, hparams):

@@ -144,7 +144,7 @@ def test_two_hosts_train_to_the_records_of_one_and_read_only_their_own_clients(t
     assert len(read) == 3 + 3 + 2  # of 5, 5 and 4 clients
 
 
-def hosts(tmp_path, *arguments):
+def hosts(tmp_path, *arguments, first=("synthetic", "--out", "out")):
     """`fathom run` as two hosts, each in a folder of its own; their exit codes and what they said."""
     port = free_port()
     processes = []
@@ -154,7 +154,7 @@ def hosts(tmp_path, *arguments):
         folder.mkdir(exist_ok=True)
         processes.append(
             subprocess.Popen(
-                [*FATHOM, "run", "synthetic", "--hosts", "--out", "out", *arguments],
+                [*FATHOM, "run", *first, "--hosts", *arguments],
                 cwd=folder,
                 env={**ENVIRONMENT, **told, "JAX_NUM_CPU_DEVICES": "1"},
                 stdout=subprocess.PIPE,
@@ -167,7 +167,7 @@ def hosts(tmp_path, *arguments):
 
 
 def test_the_command_on_two_hosts_writes_one_run_equal_to_that_of_one_host(tmp_path):
-    short = ("--rounds", "3", "--every", "1")
+    short = ("--rounds", "3", "--every", "1", "--checkpoint-every", "0")
     codes, ((output, error), (other_output, other_error)) = hosts(tmp_path, *short)
     assert codes == [0, 0], error + other_error
     assert "final test accuracy" in output
@@ -176,7 +176,7 @@ def test_the_command_on_two_hosts_writes_one_run_equal_to_that_of_one_host(tmp_p
     assert sorted(path.name for path in (tmp_path / "0" / "out").iterdir()) == [
         "checkpoints", "curves.png", "records.jsonl", "spec.toml", "summary.json"
     ]  # fmt: skip
-    assert [path.name for path in (tmp_path / "0" / "out" / "checkpoints").iterdir()] == ["3"]
+    assert sorted(path.name for path in (tmp_path / "0" / "out" / "checkpoints").iterdir()) == ["1", "2", "3"]
     assert list((tmp_path / "1").iterdir()) == []
 
     environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": "2"}
@@ -189,6 +189,11 @@ def test_the_command_on_two_hosts_writes_one_run_equal_to_that_of_one_host(tmp_p
         for key in ("lr", "epochs", "batch", "loss", "alignment", "gradients"):
             assert one[key] == pytest.approx(other[key], rel=1e-6)
         assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
+
+    # Set back by a round, they go on together: each reads the checkpoint, the first one writes.
+    codes, said = hosts(tmp_path, first=("--resume", str(tmp_path / "0" / "out"), "--from", "2"))
+    assert codes == [0, 0], said
+    assert curve(tmp_path / "0" / "out") == together
 
 
 def test_a_host_that_fails_ends_the_other(tmp_path):

@@ -116,9 +116,10 @@ class View:
         else:
             parts.append(Text("\n" + self._goal(), style="dim"))
         if self.undone:
-            parts.append(Text(f"{len(self.undone)} rounds diverged and were undone, last {self.undone[-1]}", "yellow"))
+            told = f"rounds that diverged and were undone: {len(self.undone)}, the last was {self.undone[-1]}"
+            parts.append(Text(told, style="yellow"))
         if rejected := sum(self.rejected.values()):
-            parts.append(Text(f"{rejected} broken updates were set aside", style="yellow"))
+            parts.append(Text(f"broken updates that were set aside: {rejected}", style="yellow"))
         return Panel(Group(*parts), title=self.title, title_align="left", border_style="blue")
 
     def _goal(self) -> str:
