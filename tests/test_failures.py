@@ -115,6 +115,8 @@ def test_one_bad_client_in_many_rounds_does_not_hurt_a_run():
     clean = records(algorithm(), healthy, 300, 4, test=healthy.examples, every=300)
     assert 200 < got[-1].rejected < 400
     assert got[-1].metrics["accuracy"] > clean[-1].metrics["accuracy"] - 0.05
+    assert not any(r.rolled_back for r in got)
+    assert got[-1].hparams.lr[0] == pytest.approx(clean[-1].hparams.lr[0], rel=0.2)
 
 
 @settings(max_examples=200, deadline=None)
@@ -126,7 +128,7 @@ def test_what_is_usual_is_not_moved_far_by_a_lie(norms, lie):
     guard = guards.init((), jnp.ones(4))
     for _ in range(20):
         drift = jnp.square(jnp.asarray([*norms, lie]))
-        guard = guards.learn(guard, jnp.asarray(False), (), jnp.asarray(1.0), drift)
+        guard = guards.learn(guard, jnp.asarray(0), jnp.asarray(False), (), jnp.asarray(1.0), drift)
     assert float(guard.norm) <= 1.001 * max(norms)
     assert float(guards.bound(guard, jnp.ones(4))) < lie
 
@@ -158,20 +160,21 @@ def test_a_run_that_diverges_goes_back_with_half_the_learning_rate():
 
 def test_a_run_that_diverges_late_goes_back_to_where_it_was_good():
     def raised(key, stats, done):
-        lr = jnp.where(done == 20, 40.0, stats.hparams.lr)  # a tuner that loses its mind once
+        sane = stats.hparams.lr  # a tuner that loses its mind once
+        lr = jnp.where((done == 20) & (sane == 0.5), 40.0, sane)
         return stats.hparams._replace(lr=jnp.broadcast_to(lr, stats.hparams.lr.shape)), done + 1
 
     mad = fathom.Tuner(lambda key, hparams, params: (hparams, jnp.zeros((), jnp.int32)), raised)
     got = diverging(0.5, tuner=mad)
     undone = [r.round for r in got if r.rolled_back]
     assert undone
-    assert undone[0] in (22, 23)
+    assert 22 <= undone[0] <= 28
     assert got[-1].metrics["loss"] < 0.1
-    assert max(r.metrics["loss"] for r in got[24:]) < 5
+    assert max(r.metrics["loss"] for r in got[undone[-1] :]) < 5
 
 
 def test_the_guard_can_be_turned_off():
-    with pytest.raises(FloatingPointError, match="no longer finite"):
+    with pytest.raises(FloatingPointError, match="the last 20 rounds came to nothing"):
         diverging(3.0, guard=False, rounds=300)
 
 
@@ -180,7 +183,7 @@ def test_a_run_beyond_help_stops():
         return jnp.sum(params["b"]) * jnp.full(batch["x"].shape[0], jnp.nan)
 
     with pytest.raises(
-        FloatingPointError, match="the last 20 rounds were undone after round 20; start from a lower lr"
+        FloatingPointError, match="the last 20 rounds came to nothing after round 20; start from a lower lr"
     ):
         records(algorithm(task=logistic()._replace(loss=hopeless)), federation(clients(7, [10, 10])), 100, 2)
 
@@ -192,6 +195,38 @@ def test_a_run_that_goes_well_is_not_touched():
     for one, other in zip(with_guard, without, strict=True):
         np.testing.assert_array_equal(one.hparams.lr, other.hparams.lr)
         assert one.loss == other.loss
+
+
+@pytest.mark.parametrize("cohort", [1, 2, 5, 10])
+def test_a_healthy_run_on_clients_that_differ_widely_is_not_touched(cohort):
+    """Losses of single clients that differ by a factor of a million, around a model that does well."""
+    rng = np.random.default_rng(0)
+    spread = rng.lognormal(0, 1.2, 100)
+    data = {i: {"x": (1 + spread[i] * rng.normal(size=(20, 3))).astype(np.float32)} for i in range(100)}
+
+    def loss(params, batch, key):
+        return jnp.sum(jnp.square(params - batch["x"]), 1) / 2
+
+    task = fathom.Task(lambda key: jnp.zeros(3), loss, lambda params, batch: {"loss": loss(params, batch, None)})
+    fed = fathom.Federation.from_arrays(data)
+    got = records(algorithm(FIXED(), 0.01, 1.0, 5.0, task=task), fed, 300, cohort)
+    assert not any(r.rolled_back for r in got)
+    assert got[-1].rejected == 0
+    assert got[-1].hparams.lr[0] == np.float32(0.01)
+
+
+def test_a_first_round_of_long_updates_is_not_taken_for_divergence():
+    rng = np.random.default_rng(0)
+    data = {i: {"x": (5e3 + rng.normal(size=(20, 3))).astype(np.float32)} for i in range(10)}
+
+    def loss(params, batch, key):
+        return jnp.sum(jnp.square(params - batch["x"]), 1) / 2
+
+    task = fathom.Task(lambda key: jnp.zeros(3), loss, lambda params, batch: {})
+    got = records(algorithm(FIXED(), 0.1, 1.0, 5.0, task=task), fathom.Federation.from_arrays(data), 40, 5)
+    assert 0 < got[-1].rejected <= 10  # until it is known how long they are
+    assert not any(r.rolled_back for r in got)
+    assert got[-1].loss < 5
 
 
 def test_hyperparameters_of_each_client_are_halved_each():

@@ -14,6 +14,7 @@ import pytest
 
 import fathom
 from fathom.experiment import checkpoint, store
+from fathom.experiment import run as runs
 from fathom.experiment import spec as specs
 from fathom.experiment.run import environment
 from fathom.experiment.spec import SpecError
@@ -42,7 +43,7 @@ def test_training_goes_on_from_a_snapshot_to_the_same_bits(trials):
     whole = list(fathom.train(algo, fed, snapshots=0, **options))
     kept = [r.snapshot for r in whole if r.snapshot]
     assert [s.round for s in kept] == [1, 2, 3, 4, 5, 6]
-    for snapshot in (kept[0], kept[3]):
+    for snapshot in (kept[0], kept[3], kept[3]):  # one serves more than once
         rest = list(fathom.train(algo, fed, start=snapshot, **options))
         same(rest, whole[snapshot.round * trials :])
 
@@ -113,10 +114,28 @@ def test_a_run_goes_on_from_any_checkpoint_that_is_kept(out, finished):
     assert json.loads((out / "summary.json").read_text())["finished"]
 
 
-def test_without_a_checkpoint_a_run_begins_again(out, finished):
+def test_without_a_checkpoint_a_run_begins_again_and_throws_nothing_away(out, finished):
     shutil.rmtree(out / "checkpoints")
+    before = (out / "records.jsonl").read_bytes()
     resume(out, code=0)
     assert curve(out) == curve(finished)
+    assert (out / "records.old.jsonl").read_bytes() == before
+
+
+def test_a_run_set_back_and_stopped_at_once_can_be_resumed(out, finished):
+    read = specs.resolve(specs.read(out / "spec.toml"))
+    runs.prepare(read, out, resume=runs.Start(4))  # and no further
+    assert checkpoint.saved(out) == [4]
+    resume(out, code=0)
+    assert curve(out) == curve(finished)
+
+
+def test_a_full_disk_while_resuming_is_one_line(out):
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *FATHOM, "run", "--resume", "out", "--from", "5"]
+    done = subprocess.run(limited, cwd=out.parent, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr == "fathom: out cannot be written: File too large; make room, and resume again.\n"
+    resume(out, code=0)
 
 
 def damage(path):

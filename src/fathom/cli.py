@@ -165,10 +165,14 @@ def _run(spec: Any, out: Path, console: Console, hosts: bool, every: float, resu
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a second start compiles nothing
 
     from fathom.experiment import run as runs
+    from fathom.experiment.checkpoint import StoppedError
 
     options = {"resume": runs.Start(at) if resumes else None, "every": every}
     if not hosts:
-        return _lead(spec, out, console, options)
+        try:
+            return _lead(spec, out, console, options)
+        except StoppedError as error:
+            fail(str(error), code=1)
     first = runs.join()
     try:
         if first:
@@ -191,7 +195,6 @@ def _run(spec: Any, out: Path, console: Console, hosts: bool, every: float, resu
 def _lead(spec: Any, out: Path, console: Console, options: dict[str, Any]) -> None:
     """Run, show the run as it goes on, and draw its picture."""
     from fathom.experiment import run as runs
-    from fathom.experiment.checkpoint import StoppedError
     from fathom.report import terminal
 
     title = f"{spec.task['name']}, tuner {spec.tuner['name']}: {spec.cohort} clients a round"
@@ -211,8 +214,6 @@ def _lead(spec: Any, out: Path, console: Console, options: dict[str, Any]) -> No
     except FloatingPointError as error:
         _draw(out)
         fail(f"{error} {out} holds what was measured.", code=1)
-    except StoppedError as error:
-        fail(str(error), code=1)
     except KeyboardInterrupt:
         written = (out / "spec.toml").exists()
         kept = f"go on with `fathom run --resume {out}`" if written else "nothing was written"

@@ -72,7 +72,9 @@ def trimmed_mean(fraction: float = 0.1) -> Aggregator:
     """
     if not 0 <= fraction < 0.5:
         raise ValueError(f"fraction={fraction} must be at least 0 and less than 0.5.")
-    return _order_statistic(lambda count: jnp.minimum(jnp.ceil(fraction * count).astype(jnp.int32), (count - 1) // 2))
+    return _order_statistic(
+        lambda count: jnp.minimum(jnp.ceil(fraction * count - 1e-4).astype(jnp.int32), (count - 1) // 2)
+    )
 
 
 def norm_bound(aggregator: Aggregator, bound: float) -> Aggregator:
@@ -98,9 +100,10 @@ def private(clip: float, noise: float, delta: float = 1e-5) -> Aggregator:
     over `clip`, and its alignment are bounded together, by B = sqrt(1 + ALIGNMENT_SHARE^2); both sums get noise
     of `noise` B. Nothing else of a client reaches the tuner or the server optimizer.
     """
-    for name, value in {"clip": clip, "noise": noise}.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name}={value} must be greater than 0 and finite.")
+    if not 0 < clip < float("inf"):
+        raise ValueError(f"clip={clip} must be greater than 0 and finite.")
+    if not 1e-3 <= noise < float("inf"):
+        raise ValueError(f"noise={noise} must be at least 0.001 and finite; with less there is no privacy to speak of.")
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta} must be between 0 and 1.")
     deviation = noise * (1 + ALIGNMENT_SHARE**2) ** 0.5

@@ -34,7 +34,7 @@ from fathom.core.types import (
 )
 from fathom.data import Federation
 
-GIVE_UP = 20  # rounds in a row that were undone, in every trial
+GIVE_UP = 20  # rounds in a row that came to nothing, in every trial
 
 
 class Totals(NamedTuple):
@@ -44,7 +44,7 @@ class Totals(NamedTuple):
     up: list[int]
     down: list[int]
     rejected: list[int]
-    undone: list[int]  # rounds in a row, up to the last
+    idle: list[int]  # rounds in a row, up to the last, that were undone or brought nothing that could be used
 
 
 class Snapshot(NamedTuple):
@@ -124,7 +124,9 @@ def train(
             _agree(federation, jax.random.key_data(keys).tolist(), rounds, size, every, start and start.round)
         capacity = int(federation.sizes.max()) if order == "shuffled" else 0  # examples that are put in order
         tests = {name: put(chunks(batch, parts=len(used)), split) for name, batch in test_sets.items()}
-        states = put(_init(algorithm, keys, size) if start is None else start.states, whole)
+        # A round takes the place of the state it starts from; a snapshot is left whole.
+        states = _init(algorithm, keys, size) if start is None else jax.tree.map(jnp.copy, start.states)
+        states = put(states, whole)
         first = 1 if start is None else start.round + 1
         hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
@@ -250,21 +252,19 @@ def _add(totals: Totals, info: RoundInfo, sampled: list[int], tuner: Tuner, mode
         up=[n * up for n in (info.clients.steps > 0).sum(1).tolist()],
         down=[n * down for n in sampled],
         rejected=info.rejected.tolist(),
-        undone=info.rolled_back.astype(int).tolist(),
+        idle=(info.rolled_back | np.isnan(info.loss)).astype(int).tolist(),
     )
     totals = Totals(*([a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, more, strict=True)))
-    return totals._replace(undone=[n if now else 0 for n, now in zip(totals.undone, more.undone, strict=True)])
+    return totals._replace(idle=[n if now else 0 for n, now in zip(totals.idle, more.idle, strict=True)])
 
 
 def _refuse_divergence(number: int, info: RoundInfo, totals: Totals) -> None:
     """Stop once every trial is beyond help."""
-    finite = np.isfinite([info.loss, *(leaf.mean(1) for leaf in info.next_hparams)]).all(0)
-    lost = np.array(totals.undone) >= GIVE_UP
-    if np.all(lost | ~(finite | info.rolled_back)):
-        which = "training" if len(lost) == 1 else "every trial"
-        what = (
-            f"the last {GIVE_UP} rounds were undone" if lost.all() else "loss or hyperparameters are no longer finite"
-        )
+    finite = np.isfinite([leaf.mean(1) for leaf in info.next_hparams]).all(0)
+    idle = np.array(totals.idle) >= GIVE_UP
+    if np.all(idle | ~finite):
+        which = "training" if len(idle) == 1 else "every trial"
+        what = f"the last {GIVE_UP} rounds came to nothing" if idle.all() else "hyperparameters are no longer finite"
         raise FloatingPointError(
             f"{which} diverged: {what} after round {number}; start from a lower lr, or bound it with `clamp`."
         )

@@ -11,6 +11,9 @@ from fathom.core.types import Array, HParams, Params, State
 ABSURD = 100.0  # an update this many times as long as is usual is set aside
 FLOOR = 1e-3  # of the model's norm: no update is usual that is shorter
 MEMORY = 0.9  # of past losses in their smoothed mean
+EXPLODED = 3.0  # a loss this many times what it is, or was at first, is a strike
+STRIKES = 5  # in a row that show that it was not chance
+CROWD = 3  # answers, none of which is finite, that show it at once
 
 
 class Good(NamedTuple):
@@ -29,13 +32,15 @@ class Guard(NamedTuple):
     norm: Array  # of clients' updates: about the median of the last round
     first: Array  # the first round's loss; infinite until there is one
     loss: Array  # of the rounds so far, smoothed
+    strikes: Array  # int32: rounds in a row that went wrong, or looked so
     good: Any  # the last state that did no worse than usual: Good, or () where nobody will go back
 
 
 def init(good: Any, params: Params) -> Guard:
     """Before the first round a client's update is expected to be as long as the model is, or 1."""
     zero, infinite = jnp.zeros((), jnp.float32), jnp.full((), jnp.inf, jnp.float32)
-    return Guard(jnp.maximum(jnp.sqrt(dot(params, params)), 1.0), infinite, zero, good)
+    strikes = jnp.zeros((), jnp.int32)
+    return Guard(jnp.maximum(jnp.sqrt(dot(params, params)), 1.0), infinite, zero, strikes, good)
 
 
 def bound(guard: Guard, params: Params) -> Array:
@@ -48,31 +53,44 @@ def sound(bound: Array, loss: Array, alignment: Array, drift: Array) -> Array:
     return jnp.isfinite(loss) & jnp.isfinite(alignment) & jnp.isfinite(drift) & (jnp.sqrt(drift) <= bound)
 
 
-def diverged(guard: Guard, loss: Array, answered: Array, rejected: Array) -> Array:
-    """Whether a round, of this median loss over its clients, shows that the run goes wrong.
+def strikes(guard: Guard, loss: Array, answered: Array, rejected: Array) -> Array:
+    """How many rounds in a row went wrong, with this one, of this median loss over its clients.
 
-    The loss is not finite, or has risen above what is usual by as much as there was at the start, and 1; or more than
-    half of its clients were rejected: then it is not they who are at fault.
+    A round goes wrong if its loss is EXPLODED times what is usual, and by more than 1; or if more than half of its
+    answers were rejected: then it may not be they who are at fault. One such round may be chance, where cohorts are
+    small and clients differ.
     """
-    exploded = ~jnp.isfinite(loss) | (loss > guard.loss + jnp.abs(guard.first) + 1)
-    return (answered > 0) & (exploded | (2 * rejected > answered))
+    wrong = (loss > _high(guard)) | (2 * rejected > answered)
+    return jnp.where(answered == 0, guard.strikes, jnp.where(wrong, guard.strikes + 1, 0))
 
 
-def learn(guard: Guard, bad: Array, before: Any, loss: Array, drift: Array) -> Guard:
+def _high(guard: Guard) -> Array:
+    """The loss above which a round goes wrong; infinite before there was a first."""
+    return EXPLODED * jnp.maximum(jnp.abs(guard.loss), jnp.abs(guard.first)) + 1
+
+
+def diverged(strikes: Array, answered: Array, broken: Array) -> Array:
+    """Whether the run has diverged: too many strikes, or nothing finite from anybody."""
+    return (strikes >= STRIKES) | ((answered >= CROWD) & (broken == answered))
+
+
+def learn(guard: Guard, struck: Array, bad: Array, before: Any, loss: Array, drift: Array) -> Guard:
     """Take in a round that began at `before` and had this median loss. drift: of those who answered, NaN elsewhere.
 
     What is usual moves by at most a factor of 10 up and 2 down a round, so that a few false clients cannot move it far.
+    A loss too high counts as the highest that would not have been.
     """
     middle = jnp.nanmedian(jnp.where(jnp.isfinite(drift), jnp.sqrt(drift), jnp.nan))
     norm = jnp.where(jnp.isfinite(middle), jnp.clip(middle, guard.norm / 2, guard.norm * 10), guard.norm)
     begun = jnp.isfinite(guard.first)
     counted = ~bad & jnp.isfinite(loss)
-    fine = counted & (~begun | (loss <= guard.loss))
-    smoothed = jnp.where(begun, MEMORY * guard.loss + (1 - MEMORY) * loss, loss)
+    fine = counted & (struck == 0) & (~begun | (loss <= guard.loss))
+    smoothed = jnp.where(begun, MEMORY * guard.loss + (1 - MEMORY) * jnp.minimum(loss, _high(guard)), loss)
     return Guard(
         norm=norm,
         first=jnp.where(counted & ~begun, loss, guard.first),
         loss=jnp.where(counted, smoothed, guard.loss),
+        strikes=jnp.where(bad, 0, struck),
         good=jax.tree.map(lambda new, old: jnp.where(fine, new, old), before, guard.good),
     )
 

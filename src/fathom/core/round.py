@@ -85,15 +85,16 @@ def federated(
         return ServerState(params, opt, first, tuner_state, zeros, done, key, guards.init(good, params))
 
     def finish(
-        state: ServerState, key: Key, banked: Params, clients: ClientStats, drift: Array
+        state: ServerState, key: Key, noise_key: Key, banked: Params, clients: ClientStats, drift: Array
     ) -> tuple[ServerState, RoundInfo]:
         """The server's half of a round, for one trial. drift: of all that answered, also those set aside."""
         weights = aggregator.weight(clients.examples)
-        combined = aggregator.combine(key, banked, weights)
+        combined = aggregator.combine(noise_key, banked, weights)
         update = jax.tree.map(lambda u, x: u.astype(x.dtype), combined, state.params)  # Delta-bar_t
-        stats = RoundStats(state.hparams, update, aggregator.signals(key, clients))
+        stats = RoundStats(state.hparams, update, aggregator.signals(noise_key, clients))
         steps, opt = server_step.update(update, state.opt, state.params, stats=stats)
-        used = jnp.any(clients.examples > 0)  # a round that brought nothing leaves the model as it was
+        # A round that brought nothing leaves the model as it was; but a private one must not show that it did.
+        used = jnp.any(clients.examples > 0) | (aggregator.privacy is not None)
         params, opt = jax.tree.map(
             lambda new, old: jnp.where(used, new, old),
             (optax.apply_updates(state.params, steps), opt),
@@ -102,17 +103,20 @@ def federated(
         next_hparams, tuner_state = tuner.update(key, stats, state.tuner)
         smoothed = optax.tree.update_moment(update, state.smoothed, tuner.smoothing, 1)
 
-        answered, rejected = (jnp.sum(clients.steps > 0), jnp.sum((clients.steps > 0) & (clients.examples == 0)))
-        loss = jnp.where(used | (answered == 0), weighted_mean(clients.loss, clients.examples), jnp.nan)
-        middle = jnp.nanmedian(jnp.where(clients.examples > 0, clients.loss, jnp.nan))  # which one client cannot move
+        answered = jnp.sum(clients.steps > 0)
+        rejected = jnp.sum((clients.steps > 0) & (clients.examples == 0))
+        loss = jnp.where(rejected < answered, weighted_mean(clients.loss, clients.examples), jnp.nan)
+        loss = jnp.where(answered > 0, loss, 0.0)
+        middle = jnp.nanmedian(jnp.where(clients.examples > 0, clients.loss, jnp.nan))  # one in many cannot move it
         after = guards.Good(params, opt, next_hparams, tuner_state, smoothed)
+        struck = guards.strikes(state.guard, middle, answered, rejected)
         bad = jnp.zeros((), bool)
         if guard:
-            bad = guards.diverged(state.guard, middle, answered, rejected)
+            bad = guards.diverged(struck, answered, jnp.sum((clients.steps > 0) & ~jnp.isfinite(drift)))
             back = guards.go_back(state.guard.good, state.hparams)
             after = jax.tree.map(lambda a, b: jnp.where(bad, b, a), after, back)
         before = guards.Good(*(getattr(state, name) for name in guards.Good._fields)) if guard else ()
-        learned = guards.learn(state.guard, bad, before, middle, drift)
+        learned = guards.learn(state.guard, struck, bad, before, middle, drift)
         info = RoundInfo(
             hparams=state.hparams,
             next_hparams=after.hparams,
@@ -140,7 +144,7 @@ def federated(
         cohorts = jax.tree.map(jnp.asarray, cohorts)
         room = jax.tree.leaves(cohorts.examples)[0].shape[0] if order == "shuffled" else 0
         work = Work(task, client_step, tuner.form, order, slots, room if capacity is None else capacity, aggregator)
-        keys = jax.vmap(lambda s: jax.random.split(jax.random.fold_in(s.key, s.round)))(states)
+        keys = jax.vmap(lambda s: jax.random.split(jax.random.fold_in(s.key, s.round), 3))(states)
         client_keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys[:, 0], cohorts.client)
         done = failures(client_keys, dropout, stragglers) if dropout or stragglers else 1.0
         planned = plan(cohorts.size, states.hparams, tuner.form, order, done)
@@ -165,7 +169,7 @@ def federated(
             drift=known.drift,
         )
         drift = jnp.where(size > 0, results.drift, jnp.nan)
-        return jax.vmap(finish)(states, keys[:, 1], banked, clients, drift)
+        return jax.vmap(finish)(states, keys[:, 1], keys[:, 2], banked, clients, drift)
 
     def round(state: ServerState, cohort: Cohort, **options) -> tuple[ServerState, RoundInfo]:
         states, cohorts = jax.tree.map(lambda leaf: leaf[None], (state, cohort._replace(examples=())))

@@ -10,6 +10,8 @@ import io
 import json
 import logging
 import math
+import os
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,11 +95,14 @@ class Writer:
         except Exception as error:
             raise _stopped(error) from error
 
-    def forget_after(self, number: int) -> None:
-        """Remove the checkpoints of later rounds, which will be made again."""
-        for step in self.manager.all_steps():
-            if step > number:
-                self.manager.delete(step)
+
+def forget_after(out: Path, number: int) -> None:
+    """Remove the checkpoints of later rounds, which will be made again; each at once, or not at all."""
+    for later in saved(out):
+        if later > number:
+            gone = out / FOLDER / f"{later}.gone"
+            os.replace(out / FOLDER / str(later), gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 class Found(NamedTuple):

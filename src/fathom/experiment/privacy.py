@@ -19,13 +19,16 @@ def account(privacy: Privacy, clients: int, cohort: int, rounds: int) -> dict[st
         raise SpecError(
             "[aggregate] private needs dp-accounting; install it with: pip install 'fathom[private]'."
         ) from error
-    epsilon = 0.0
-    if rounds:
-        gaussian = dp_accounting.GaussianDpEvent(privacy.noise / 2)
-        sampled = dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, gaussian)
+    gaussian = dp_accounting.GaussianDpEvent(privacy.noise / 2)
+    events = [gaussian]  # a bound with or without what sampling adds; the smaller one holds
+    if cohort < clients:
+        events.append(dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, gaussian))
+    found = []
+    for event in events if rounds else ():
         accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-        accountant.compose(sampled if cohort < clients else gaussian, rounds)
-        epsilon = float(accountant.get_epsilon(privacy.delta))
+        accountant.compose(event, rounds)
+        found.append(float(accountant.get_epsilon(privacy.delta)))
+    epsilon = min(found, default=0.0)
     return {
         "epsilon": epsilon,
         "delta": privacy.delta,
@@ -34,4 +37,5 @@ def account(privacy: Privacy, clients: int, cohort: int, rounds: int) -> dict[st
         "cohort": cohort,
         "clients": clients,
         "neighbours": "one client replaced",
+        "assumes": "the seed, the records and the checkpoints stay secret",
     }

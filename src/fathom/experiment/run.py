@@ -76,7 +76,7 @@ def prepare(spec: Spec, out: Path, *, leads: bool = True, resume: Start | None =
     else:
         found = checkpoint.load(out, algorithm, keys, spec.cohort, facts, resume.at)
         if leads:
-            past = store.cut(out, spec, found.snapshot.round if found else 0)
+            past = _set_back(out, spec, found.snapshot.round if found else 0)
     records = train(
         algorithm,
         federation,
@@ -99,6 +99,15 @@ def prepare(spec: Spec, out: Path, *, leads: bool = True, resume: Start | None =
     return Run(rows, done, past, found.note if found else "")
 
 
+def _set_back(out: Path, spec: Spec, done: int) -> list[store.Row]:
+    """Leave in a run directory what is of the rounds done, and return their records."""
+    try:
+        checkpoint.forget_after(out, done)  # first: records without a checkpoint are made again, the reverse is not so
+        return store.cut(out, spec, done)
+    except OSError as error:
+        raise SpecError(f"{out} cannot be written: {error.strerror}; make room, and resume again.") from error
+
+
 def _rows(
     spec: Spec, out: Path, records: Iterator[Record], done: int, facts: store.Row, given_away: Callable
 ) -> Generator[store.Row, None, None]:
@@ -106,7 +115,6 @@ def _rows(
     stopped: Exception | None = None
     try:
         with checkpoint.Writer(out, facts) as writer:
-            writer.forget_after(done)
             for record in records:
                 row = store.row(record)
                 if row["metrics"] is not None or row["rolled_back"]:
@@ -122,7 +130,7 @@ def _rows(
     finally:
         try:
             store.summarise(out, spec, done == spec.rounds, environment(), given_away(done))
-        except OSError as error:
+        except (OSError, SpecError) as error:
             stopped = stopped or error
     if stopped:
         what = getattr(stopped, "strerror", None) or stopped

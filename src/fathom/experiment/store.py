@@ -103,6 +103,10 @@ def cut(out: Path, spec: Spec, number: int) -> list[Row]:
                 f"{out / 'records.jsonl'}: {why}; go on from a checkpoint before round {done} with --from, "
                 f"or start again with `fathom run {out / 'spec.toml'}`."
             )
+    if number == 0 and (out / "records.jsonl").exists() and (out / "records.jsonl").stat().st_size:
+        os.replace(
+            out / "records.jsonl", out / "records.old.jsonl"
+        )  # nothing to go on from, and nothing is thrown away
     replace(out / "records.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
     return kept
 
@@ -156,7 +160,9 @@ def _refused(name: str) -> float:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**63
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def summarise(out: Path, spec: Spec, finished: bool, environment: Row, privacy: Row | None) -> Row:
