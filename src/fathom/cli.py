@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fathom import cli_bench, cli_data
+from fathom import cli_bench, cli_data, cli_doctor, cli_theory
 from fathom.cli_errors import fail
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app)
 app.command()(cli_bench.bench)
+app.command()(cli_theory.theory)
+app.command()(cli_doctor.doctor)
 
 
 @app.callback(
@@ -96,6 +98,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the spec; may be repeated."),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TRACKER", help="Write the records to tensorboard, mlflow or wandb, too; repeatable."),
+    ] = None,
     hosts: Annotated[
         bool,
         typer.Option(
@@ -106,6 +112,7 @@ def run(
     ] = False,
 ) -> None:
     """Train on a task."""
+    from fathom.experiment import run as runs
     from fathom.experiment import spec as specs
 
     console = Console()
@@ -140,7 +147,9 @@ def run(
             for assignment in set_ or []:
                 specs.set_option(raw, assignment)
             spec = specs.resolve(raw)
-        _run(spec, resume or out or _fresh(spec), console, hosts, checkpoint_every, resume is not None, from_)
+        start_from = runs.Start(from_) if resume else None
+        options = {"resume": start_from, "every": checkpoint_every, "log": log or []}
+        _run(spec, resume or out or _fresh(spec), console, hosts, options)
     except specs.SpecError as error:
         fail(str(error))
 
@@ -154,7 +163,7 @@ def _refuse(why: str, options: dict[str, Any]) -> None:
             raise SpecError(f"{why}; leave out {name if name.isupper() else '--' + name}.")
 
 
-def _run(spec: Any, out: Path, console: Console, hosts: bool, every: float, resumes: bool, at: int | None) -> None:
+def _run(spec: Any, out: Path, console: Console, hosts: bool, options: dict[str, Any]) -> None:
     import jax
 
     from fathom.data.cache import folder
@@ -167,7 +176,6 @@ def _run(spec: Any, out: Path, console: Console, hosts: bool, every: float, resu
     from fathom.experiment import run as runs
     from fathom.experiment.checkpoint import StoppedError
 
-    options = {"resume": runs.Start(at) if resumes else None, "every": every}
     if not hosts:
         try:
             return _lead(spec, out, console, options)

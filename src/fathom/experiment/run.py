@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 import fathom
 from fathom.core.engine import Record, train
-from fathom.experiment import checkpoint, privacy, store
+from fathom.experiment import checkpoint, privacy, store, trackers
 from fathom.experiment.spec import Spec, SpecError, build
 
 HOSTS = ("FATHOM_COORDINATOR", "FATHOM_HOSTS", "FATHOM_HOST")
@@ -57,13 +57,22 @@ class Run(NamedTuple):
     note: str  # what should be known before it goes on; mostly empty
 
 
-def prepare(spec: Spec, out: Path, *, leads: bool = True, resume: Start | None = None, every: float = 30.0) -> Run:
+def prepare(
+    spec: Spec,
+    out: Path,
+    *,
+    leads: bool = True,
+    resume: Start | None = None,
+    every: float = 30.0,
+    log: Sequence[str] = (),
+) -> Run:
     """Check everything, make the run directory `out` or find the place in it, and be ready to train.
 
     The directory is readable at any time: records are appended as they come, checkpoints written every `every` seconds
     and at the end, and the summary when the run ends, also when it is stopped early. A host that does not lead
-    writes nothing.
+    writes nothing. log: trackers that are told the records, too.
     """
+    trackers.check(log)
     algorithm, federation, test = build(spec)
     keys = jnp.stack([jax.random.key(spec.seed + trial) for trial in range(spec.trials)])
     if algorithm.privacy:
@@ -95,7 +104,10 @@ def prepare(spec: Spec, out: Path, *, leads: bool = True, resume: Start | None =
     def given_away(rounds: int) -> store.Row | None:
         return algorithm.privacy and privacy.account(algorithm.privacy, len(federation), spec.cohort, rounds)
 
-    rows = _rows(spec, out, records, done, facts, given_away) if leads else (store.row(record) for record in records)
+    if leads:
+        rows = _rows(spec, out, records, done, facts, given_away, log, past)
+    else:
+        rows = (store.row(record) for record in records)
     return Run(rows, done, past, found.note if found else "")
 
 
@@ -109,18 +121,27 @@ def _set_back(out: Path, spec: Spec, done: int) -> list[store.Row]:
 
 
 def _rows(
-    spec: Spec, out: Path, records: Iterator[Record], done: int, facts: store.Row, given_away: Callable
+    spec: Spec,
+    out: Path,
+    records: Iterator[Record],
+    done: int,
+    facts: store.Row,
+    given_away: Callable,
+    log: Sequence[str],
+    past: list[store.Row],
 ) -> Generator[store.Row, None, None]:
     rows: list[store.Row] = []
     stopped: Exception | None = None
     try:
-        with checkpoint.Writer(out, facts) as writer:
+        with checkpoint.Writer(out, facts) as writer, trackers.opened(log, out, spec, past) as track:
             for record in records:
                 row = store.row(record)
                 if row["metrics"] is not None or row["rolled_back"]:
                     rows.append(row)
                 if record.trial == spec.trials - 1:
                     store.append(out, rows)  # before the checkpoint: what it goes on from has been recorded
+                    for one in rows:
+                        track(one)
                     rows, done = [], record.round
                     if record.snapshot:
                         writer.save(record.snapshot)

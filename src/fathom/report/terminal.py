@@ -109,7 +109,7 @@ class View:
         table.add_column(style="dim", overflow="fold")
         for label, name, form in CURVES:
             values = [v for v in (_value(row, name) for row in self.rows) if v is not None and isfinite(v)]
-            table.add_row(label, form.format(values[-1]) if values else "-", _sparkline(values), MEANING[name])
+            table.add_row(label, form.format(values[-1]) if values else "-", sparkline(values), MEANING[name])
         parts: list[RenderableType] = [self.progress, Text(), table]
         if not self.rows:
             parts.append(Text("\ncompiling the first round ...", style="dim"))
@@ -175,7 +175,7 @@ def _value(row: Row, name: str) -> float | None:
     return (row["metrics"] or {}).get(name) if name == "accuracy" else row[name]
 
 
-def _sparkline(values: list[float], width: int = 24) -> str:
+def sparkline(values: list[float], width: int = 24) -> str:
     """A curve in one line of text, lowest value to highest."""
     if len(values) > width:
         values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
