@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fathom import cli_bench, cli_data, cli_doctor, cli_theory
+from fathom import cli_bench, cli_data, cli_doctor, cli_report, cli_theory
 from fathom.cli_errors import fail
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app)
 app.command()(cli_bench.bench)
+app.command()(cli_report.report)
+app.command()(cli_report.watch)
 app.command()(cli_theory.theory)
 app.command()(cli_doctor.doctor)
 
@@ -239,8 +241,9 @@ def _draw(out: Path) -> bool:
 
     try:
         curves.draw([out], out / "curves.png")
-    except OSError as error:
-        print(f"fathom: {out / 'curves.png'} could not be drawn: {error.strerror}.", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        print(f"fathom: {out / 'curves.png'} could not be drawn: {why}", file=sys.stderr)
         return False
     return True
 

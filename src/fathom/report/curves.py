@@ -1,7 +1,5 @@
 """The picture of runs: accuracy, learning rate, epochs and batch size over the rounds."""
 
-import json
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,57 +10,63 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+from fathom.report.read import Run, read_all
+from fathom.report.series import curves, style
+
 PANELS = {
     "accuracy": "Test accuracy",
     "lr": "Client learning rate",
     "epochs": "Local epochs E",
     "batch": "Batch size B",
 }
+DASHES: dict[str, Any] = {
+    "solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 2))
+}  # fmt: skip
 
 
 def draw(outs: Sequence[Path], path: Path) -> Path:
     """Draw run directories, one colour each, into a picture at `path`."""
-    specs = [tomllib.loads((out / "spec.toml").read_text()) for out in outs]
-    rows = [[row for row in _rows(out) if row["metrics"] is not None] for out in outs]
+    runs = read_all(outs)
     with matplotlib.rc_context({"font.size": 10, "axes.edgecolor": "#888888", "text.color": "#222222"}):
         figure = Figure(figsize=(9.6, 6.0), dpi=140, layout="constrained")
         axes = figure.subplots(2, 2, sharex=True)
         for axis, name in zip(axes.flat, PANELS, strict=True):
-            _panel(axis, name, specs, rows)
+            _panel(axis, name, runs)
         for axis in axes[1]:
             axis.set_xlabel("round")
-        if len(outs) > 1:
+        if len(runs) > 1 and any(run.measured for run in runs):
             axes[0, 0].legend(loc="lower right", frameon=False)
-        figure.suptitle(_title(specs), fontweight="bold")
+        figure.suptitle(_plain(_title(runs)), fontweight="bold")
         figure.savefig(path)
     return path
 
 
-def _rows(out: Path) -> list[dict[str, Any]]:
-    path = out / "records.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _title(specs: list[dict[str, Any]]) -> str:
-    first = specs[0]
+def _title(runs: list[Run]) -> str:
+    first = runs[0].spec
     trials = first["trials"]
     shown = "1 trial" if trials == 1 else f"mean and range of {trials} trials"
-    tuner = f", tuner {first['tuner']['name']}" if len(specs) == 1 else ""
+    tuner = f", tuner {first['tuner']['name']}" if len(runs) == 1 else ""
     return f"{first['task']['name']}{tuner}: {first['cohort']} clients a round, {shown}"
 
 
-def _panel(axis: Axes, name: str, specs: list[dict[str, Any]], runs: list[list[dict[str, Any]]]) -> None:
+def _labels(runs: list[Run]) -> list[str]:
+    """Runs by their tuners, or by their names where tuners do not tell them apart."""
+    tuners = [run.spec["tuner"]["name"] for run in runs]
+    if len(set(tuners)) < len(runs):
+        return [run.name for run in runs]
+    return ["fixed (FedAvg)" if tuner == "fixed" else tuner for tuner in tuners]
+
+
+def _panel(axis: Axes, name: str, runs: list[Run]) -> None:
     axis.set_title(PANELS[name], loc="left", fontsize=10)
     axis.grid(color="#d9d9d9", linewidth=0.6)
     axis.spines[["top", "right"]].set_visible(False)
     values = []
-    for spec, rows, colour in zip(specs, runs, COLOURS, strict=False):
-        tuner = spec["tuner"]["name"]
-        values += _curve(axis, rows, name, colour, "fixed (FedAvg)" if tuner == "fixed" else tuner)
-    level = specs[0]["target"] if name == "accuracy" else specs[0]["hparams"][name]
-    axis.axhline(level, color="#888888", linewidth=1, linestyle="--")
+    for place, (run, label) in enumerate(zip(runs, _labels(runs), strict=True)):
+        values += _curve(axis, run, name, style(place), _plain(label))
+    spec = runs[0].spec
+    level = spec["target"] if name == "accuracy" else spec["hparams"][name]
+    axis.axhline(level, color="#888888", linewidth=0.8)
     label = f"target {level:.0%}" if name == "accuracy" else f"start {level:g}"
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "top"}
     axis.annotate(label, (0.97, level), (0, -3), color="#666666", fontsize=9, **place)
@@ -73,15 +77,16 @@ def _panel(axis: Axes, name: str, specs: list[dict[str, Any]], runs: list[list[d
         _scale(axis, [level, *values])
 
 
-def _curve(axis: Axes, rows: list[dict[str, Any]], name: str, colour: str, label: str) -> list[float]:
+def _curve(axis: Axes, run: Run, name: str, look: dict[str, str], label: str) -> list[float]:
     """Draw the mean over trials and their range; return the values drawn."""
-    rounds = sorted({row["round"] for row in rows})
-    values = [[_value(row, name) for row in rows if row["round"] == number] for number in rounds]
+    found = curves(run)
+    rounds, colour = found["round"], look["colour"]
     if not rounds:
         return []
-    low, mean, high = (np.array([f(v) for v in values]) for f in (np.min, np.mean, np.max))
+    low, mean, high = (np.array(found[name][part], float) for part in ("low", "mean", "high"))
     axis.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
-    axis.plot(rounds, mean, color=colour, linewidth=1.8, marker="o" if len(rounds) < 3 else None, label=label)
+    marker = "o" if len(rounds) < 3 else None
+    axis.plot(rounds, mean, color=colour, linewidth=1.8, linestyle=DASHES[look["dash"]], marker=marker, label=label)
     end = f"{mean[-1]:.1%}" if name == "accuracy" else f"{mean[-1]:.3g}"
     axis.annotate(end, (rounds[-1], mean[-1]), (4, 0), textcoords="offset points", va="center", color=colour)
     return [*low.tolist(), *high.tolist()]
@@ -90,12 +95,14 @@ def _curve(axis: Axes, rows: list[dict[str, Any]], name: str, colour: str, label
 def _scale(axis: Axes, values: list[float]) -> None:
     """Leave room around the values; go over to a logarithmic axis where they span more than a decade."""
     values = [value for value in values if np.isfinite(value) and value > 0]
+    if not values:
+        return
     low, high = min(values), max(values)
     if high > 10 * low:
         axis.set_yscale("log")
     axis.set_ylim(low * 0.85, high * 1.15)
 
 
-def _value(row: dict[str, Any], name: str) -> float:
-    value = row["metrics"].get(name) if name == "accuracy" else row[name]
-    return np.nan if value is None else value
+def _plain(text: str) -> str:
+    """A text in which nothing is taken for a formula, and which a legend does not leave out."""
+    return text.replace("$", r"\$").lstrip("_") or "-"
