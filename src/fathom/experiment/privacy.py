@@ -20,7 +20,9 @@ def account(privacy: Privacy, clients: int, cohort: int, rounds: int) -> dict[st
             "[aggregate] private needs dp-accounting; install it with: pip install 'fathom[private]'."
         ) from error
     gaussian = dp_accounting.GaussianDpEvent(privacy.noise / 2)
-    events = [gaussian]  # a bound with or without what sampling adds; the smaller one holds
+    events: list[dp_accounting.DpEvent] = [
+        gaussian
+    ]  # a bound with or without what sampling adds; the smaller one holds
     if cohort < clients:
         events.append(dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, gaussian))
     found = []
