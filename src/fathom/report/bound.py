@@ -44,7 +44,7 @@ def _embedded(found: dict[str, Any]) -> str:
 
 def figure(found: dict[str, Any]) -> Figure:
     """Draw what `theory.measure` found, of the first trial."""
-    made = Figure(figsize=(9.6, 3.2), dpi=140, layout="constrained")
+    made = Figure(figsize=(9.6, 3.6), dpi=140, layout="constrained")
     bound, factors, rates = made.subplots(1, 3)
     trial = found["trials"][0]
     _lines(bound, trial, (*TERMS, "bound"), "Terms of the bound")
@@ -57,8 +57,7 @@ def figure(found: dict[str, Any]) -> Figure:
         (0.97, found["lr_limit"]), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
         va="bottom", color="#666666", fontsize=8,
     )  # fmt: skip
-    rates.set_yscale("log")
-    rates.margins(y=0.2)
+    rates.set_ylim(0, 1.2 * max(found["lr_limit"], *trial["lr"]))
     return made
 
 
@@ -70,4 +69,4 @@ def _lines(axis: Axes, trial: dict[str, Any], names: tuple[str, ...], title: str
     for name, colour in zip(names, (*COLOURS[:4], "#222222"), strict=False):
         axis.plot(trial["round"], trial[name], color=colour, linewidth=1.6, label=name)
     if len(names) > 1:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3, frameon=False)
