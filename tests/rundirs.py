@@ -29,9 +29,11 @@ def write(out, curves=((0.1, 0.4, 0.7),), finished=True, task="synthetic", tuner
         "hparams": {"lr": 0.1, "epochs": 1.0, "batch": 20.0}, "tuner": {"name": tuner}, "client_opt": {"name": "sgd"},
         "server_opt": {"name": "fedavg", "learning_rate": 1.0}, "aggregate": {"name": "mean"},
     }  # fmt: skip
-    (out / "spec.toml").write_text(tomli_w.dumps(made | spec))
     if rows is None:
         rows = [row(5 * i + 5, trial, curves[trial][i]) for i in range(len(curves[0])) for trial in range(len(curves))]
+    made["rounds"] = max([made["rounds"], *(one["round"] for one in rows)])
+    made["trials"] = max([made["trials"], *(one["trial"] + 1 for one in rows)])
+    (out / "spec.toml").write_text(tomli_w.dumps(made | spec))
     (out / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     if finished is not None:
         environment = {"fathom": "0.1.0", "jax": "0.10.2", "devices": ["cpu", "cpu"]}

@@ -19,6 +19,7 @@ from fathom.report import bound, theory
 KNOWN = theory.Constants(L=3.0, sigma=0.7, G=1.3, D=2.0)
 SPEC = """
 cohort = 3
+rounds = 100000
 trials = 1
 every = {every}
 task.name = "made"

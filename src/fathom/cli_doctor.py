@@ -13,7 +13,7 @@ def doctor(
 ) -> None:
     """Show what this machine has, and try it out in some seconds; paste it into a bug report.
 
-    It names no folder of yours in full and no secret.
+    It names your home folder as ~, and prints no secret.
     """
     import jax
 

@@ -43,13 +43,17 @@ def report(
     from fathom.report.read import read_all
 
     ending = out.suffix[1:].lower() if out else ""
-    kind = format or (Format(ending) if ending in list(Format) else Format.html)
     try:
+        if ending and not format and ending not in list(Format):
+            raise ValueError(
+                f"--out {out}: {ending!r} is not a format; choose from {', '.join(Format)}, or give --format."
+            )
+        kind = format or Format(ending or "html")
         found = read_all(runs)
         if kind in PICTURES:
             from fathom.report import curves
 
-            return _told(curves.draw(runs, out or Path(f"report.{kind}")))
+            return _told(curves.draw(runs, out or Path(f"report.{kind}"), kind))
         from fathom.report import export, page
 
         makers = {"html": page.page, "md": export.markdown, "csv": export.table, "json": export.document}
@@ -90,9 +94,15 @@ def watch(
 
 def _write(path: Path, text: str) -> Path:
     """Write a whole file, or leave the one that is there."""
+    if path.exists() and not path.is_file():  # a device, or a folder, which says so
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return path
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(part, path)
+    try:
+        part.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
     return path
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fathom.cli_errors import fail
@@ -57,7 +58,7 @@ def _show(console: Console, found: dict[str, Any]) -> None:
 
     trials = found["trials"]
     told = f"mean ± sd of {len(trials)} trials, curves of trial 1" if len(trials) > 1 else "1 trial"
-    title = f"{found['task']}, tuner {found['tuner']}, {found['rounds']} rounds: {told}"
+    title = escape(f"{found['task']}, tuner {found['tuner']}, {found['rounds']} rounds: {told}")
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     table.add_column("at the end", justify="right", no_wrap=True)
@@ -76,7 +77,7 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     largest = max(list(MEANING)[2:6], key=lambda name: trials[0][name][-1])
     console.print(f"the largest term at the end is {largest}", **PLAIN)
     for note in found["notes"]:
-        console.print(f"[dim]{note}[/dim]", **PLAIN)
+        console.print(f"[dim]{escape(note)}[/dim]", **PLAIN)
 
 
 def _check(found: dict[str, Any]) -> str:

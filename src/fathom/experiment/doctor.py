@@ -25,7 +25,7 @@ EXTRAS = {  # what each is for, and the modules it brings
     "cuda": ("NVIDIA GPUs", ("jax_cuda13_plugin",)),
     "data": ("importing data sets", ("h5py", "msgpack", "PIL", "pyarrow")),
     "private": ("what a private run gives away", ("dp_accounting",)),
-    "report": ("HTML reports", ("plotly",)),
+    "report": ("fathom report, fathom watch", ("plotly", "starlette", "uvicorn")),
     "tensorboard": ("fathom run --log tensorboard", trackers.PACKAGES["tensorboard"]),
     "mlflow": ("fathom run --log mlflow", trackers.PACKAGES["mlflow"]),
     "wandb": ("fathom run --log wandb", trackers.PACKAGES["wandb"]),

@@ -115,7 +115,9 @@ def _set_back(out: Path, spec: Spec, done: int) -> list[store.Row]:
     """Leave in a run directory what is of the rounds done, and return their records."""
     try:
         checkpoint.forget_after(out, done)  # first: records without a checkpoint are made again, the reverse is not so
-        return store.cut(out, spec, done)
+        past = store.cut(out, spec, done)
+        (out / "summary.json").unlink(missing_ok=True)  # it is not what the records are of any more
+        return past
     except OSError as error:
         raise SpecError(f"{out} cannot be written: {error.strerror}; make room, and resume again.") from error
 

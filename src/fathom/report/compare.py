@@ -45,7 +45,7 @@ def measures(runs: Sequence[Run]) -> list[Measure]:
     targets = {run.spec["target"] for run in runs}
     unlike = "the tasks differ" if len(tasks) > 1 else ""
     goal = unlike or ("the targets differ" if len(targets) > 1 else "")
-    ends = {run.done for run in runs}
+    ends = {max((row["round"] for row in run.measured), default=0) for run in runs}
     end = unlike or ("the runs have gone on for different numbers of rounds" if len(ends) > 1 else "")
     to = f"{100 * next(iter(targets)):.4g} %" if len(targets) == 1 else "its target"
     titles = {"round": f"rounds to {to}", "gradients": f"local gradients to {to}", "bytes": f"megabytes to {to}"}

@@ -24,7 +24,7 @@ DASHES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def draw(outs: Sequence[Path], path: Path) -> Path:
+def draw(outs: Sequence[Path], path: Path, kind: str = "png") -> Path:
     """Draw run directories, one colour each, into a picture at `path`."""
     runs = read_all(outs)
     with matplotlib.rc_context({"font.size": 10, "axes.edgecolor": "#888888", "text.color": "#222222"}):
@@ -37,7 +37,7 @@ def draw(outs: Sequence[Path], path: Path) -> Path:
         if len(runs) > 1 and any(run.measured for run in runs):
             axes[0, 0].legend(loc="lower right", frameon=False)
         figure.suptitle(_plain(_title(runs)), fontweight="bold")
-        figure.savefig(path)
+        figure.savefig(path, format=kind)
     return path
 
 

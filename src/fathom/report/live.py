@@ -42,13 +42,15 @@ HEADERS = {
 def listen(host: str, port: int) -> tuple[socket.socket, str]:
     """Bind an address; the socket, and where a browser finds it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = None
     try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen()
     except OSError as error:
-        listener.close()
+        if listener:
+            listener.close()
         why = error.strerror or error
         raise ValueError(f"cannot listen on {host}, port {port}: {why}; choose another --port or --host.") from error
     name = f"[{host}]" if ":" in host else host
@@ -156,7 +158,7 @@ def _mark(path: Path) -> tuple[int, float, int]:
 
 def _read(path: Path, past: read.Run | None) -> read.Run | str:
     try:
-        return read.read(path, past)
+        return read.read(path, past)._replace(name=path.name)
     except ValueError as error:
         return str(error)
 
@@ -165,7 +167,7 @@ def _brief(name: str, run: read.Run | str, changed: float) -> dict[str, Any]:
     """A run in one line of the list."""
     if isinstance(run, str):
         return {"name": name, "state": "unreadable", "told": run, "changed": changed}
-    last = run.rows[-1] if run.rows else None
+    last = list({row["trial"]: row for row in run.measured}.values())  # of each trial
     accuracies = [v for v in {r["trial"]: series.value(r, "accuracy") for r in run.measured}.values() if v is not None]
     return {
         "name": name,
@@ -176,12 +178,17 @@ def _brief(name: str, run: read.Run | str, changed: float) -> dict[str, Any]:
         "round": run.done,
         "rounds": run.spec["rounds"],
         "accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
-        "hparams": {key: last[key] for key in ("lr", "epochs", "batch")} if last else None,
+        "hparams": {key: _mean([row[key] for row in last]) for key in ("lr", "epochs", "batch")} if last else None,
         "left": left(run),
         "undone": sum(row["rolled_back"] for row in run.rows),
         "rejected": sum({row["trial"]: row["rejected"] for row in run.rows}.values()),
         "damaged": run.records.damaged,
     }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
 
 
 def left(run: read.Run) -> float | None:

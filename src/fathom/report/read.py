@@ -70,13 +70,16 @@ class Run(NamedTuple):
 
 def read(path: Path, past: Run | None = None) -> Run:
     """Read a run directory; go on from `past`, read before, where its records have only grown."""
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise RunError(f"{path} {what}; name a run directory, such as one under runs/.")
-    spec = _spec(path / "spec.toml")
-    summary = _summary(path / "summary.json")
-    records = _records(path / "records.jsonl", past.records if past else None)
-    return Run(path.resolve().name, path, spec, records, summary, _state(path, summary))
+    try:
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
+            raise RunError(f"{path} {what}; name a run directory, such as one under runs/.")
+        spec = _spec(path / "spec.toml")
+        summary = _summary(path / "summary.json")
+        records = _records(path / "records.jsonl", past.records if past else None, spec)
+        return Run(path.resolve().name, path, spec, records, summary, _state(path, summary))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def read_all(paths: Sequence[Path]) -> list[Run]:
@@ -93,13 +96,20 @@ def read_all(paths: Sequence[Path]) -> list[Run]:
 
 def found(folder: Path) -> dict[str, Path]:
     """The run directories in a folder by name, or the folder itself where it is one."""
-    if (folder / "spec.toml").is_file():
+    if _is_run(folder):
         return {folder.resolve().name: folder}
     try:
         inside = sorted(folder.iterdir())
     except OSError:
         return {}
-    return {path.name: path for path in inside if path.name[0] != "." and (path / "spec.toml").is_file()}
+    return {path.name: path for path in inside if path.name[0] != "." and _is_run(path)}
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / "spec.toml").is_file()
+    except OSError:  # somebody else's
+        return False
 
 
 def _state(path: Path, summary: dict[str, Any] | None) -> str:
@@ -160,7 +170,7 @@ def _summary(path: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _records(path: Path, past: Records | None) -> Records:
+def _records(path: Path, past: Records | None, spec: dict[str, Any]) -> Records:
     """Read the lines that are there; a part of a line at the end is one that is being written."""
     if not path.is_file():
         return Records([], 0, 0, 0, 0)
@@ -175,7 +185,8 @@ def _records(path: Path, past: Records | None) -> Records:
             while not damaged and (line := file.readline(LARGEST)).endswith(b"\n"):
                 row = _row(line)
                 lines += 1
-                if row is None or (row["round"], row["trial"]) in seen:
+                beyond = row is not None and (row["round"] > spec["rounds"] or row["trial"] >= spec["trials"])
+                if row is None or beyond or (row["round"], row["trial"]) in seen:
                     damaged = lines
                     break
                 offset += len(line)

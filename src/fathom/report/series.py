@@ -65,7 +65,8 @@ def described(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def clients(runs: Sequence[Run]) -> dict[str, Any]:
     """How the clients of the last recorded rounds spread: for each run, the share of them in every bin.
 
-    The clients of all trials count, and every time that one was sampled; those that did not answer do not.
+    The clients of all trials count, and every time that one was sampled; those that did not answer, or whose update was
+    set aside, do not.
     """
     found = {}
     for name in ("loss", "steps", "examples"):
@@ -75,7 +76,8 @@ def clients(runs: Sequence[Run]) -> dict[str, Any]:
         for some in values:
             counts = [0] * (len(edges) - 1)
             for v in some:
-                counts[min(int((v - edges[0]) / (edges[1] - edges[0])), len(counts) - 1)] += 1
+                place = int((v - edges[0]) / (edges[1] - edges[0]))
+                counts[min(max(place, 0), len(counts) - 1)] += 1
             shares.append([_short(count / len(some)) if some else None for count in counts])
         found[name] = {"edges": edges, "shares": shares, "counts": [len(some) for some in values]}
     return found
@@ -90,12 +92,14 @@ def last_rounds(run: Run) -> tuple[int, int] | None:
 def _of_clients(run: Run, name: str) -> list[float]:
     span = last_rounds(run)
     rows = [row for row in run.rows if row["clients"] and span and row["round"] >= span[0]]
-    pairs = (pair for row in rows for pair in zip(row["clients"][name], row["clients"]["steps"], strict=False))
-    return [v for v, steps in pairs if v is not None and steps]
+    columns = (name, "steps", "examples")
+    each = (one for row in rows for one in zip(*(row["clients"][key] for key in columns), strict=False))
+    return [v for v, steps, examples in each if v is not None and steps and examples]
 
 
 def _edges(values: list[float], whole: bool) -> list[float]:
     """Where bins of the same width begin and end; for whole numbers, between them."""
+    values = [v for v in values if abs(v) < 1e15]
     if not values:
         return [0.0, 1.0]
     low, high = min(values), max(values)

@@ -142,7 +142,10 @@ def _seconds(run: Run) -> str:
 
 
 def _privacy(run: Run) -> str:
-    facts = (run.summary or {}).get("privacy")
-    if not isinstance(facts, dict) or not all(isinstance(facts.get(key), int | float) for key in ("epsilon", "delta")):
+    aggregate = run.spec.get("aggregate")
+    if not isinstance(aggregate, dict) or aggregate.get("name") != "private":
         return ""
+    facts = (run.summary or {}).get("privacy") if run.state != "running" else None
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(key), int | float) for key in ("epsilon", "delta")):
+        return "private; epsilon is known when the run ends"
     return f"epsilon {facts['epsilon']:.3g} at delta {facts['delta']:g}, one client replaced"

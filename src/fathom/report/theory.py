@@ -153,9 +153,12 @@ def _read(out: Path) -> tuple[dict[str, Any], list[list[Record]]]:
         count = spec["trials"]
         _notes(spec, [])
         records = [_record(json.loads(line)) for line in lines]
+        beyond = next((r for r in records if r and not 1 <= r.round <= spec["rounds"]), None)
+        if beyond:
+            raise ValueError(f"a record of round {beyond.round} in a run of {spec['rounds']}")
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}; give a run's directory.") from error
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError) as error:
         told = " ".join(f"{type(error).__name__}, {error}".split())[:200]
         raise ValueError(f"{out} is not as fathom wrote it ({told}); give a run's directory.") from error
     kept = sorted((r for r in records if r is not None and len(r.steps)), key=lambda r: r.round)
