@@ -52,8 +52,7 @@ def expected(name, rows, sizes):
     return np.average(shrunk, 0, sizes) if name == "bounded" else np.median(shrunk, 0)
 
 
-@pytest.mark.parametrize("name", AGGREGATORS)
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize(("name", "lanes"), [*((name, 3) for name in AGGREGATORS), ("median", 1)])
 def test_updates_are_aggregated_as_numpy_would(name, lanes):
     fed = federation(clients(1, [13, 20, 17, 9, 31, 8]))
     algo = algorithm(fathom.tuners.fixed(), aggregator=AGGREGATORS[name])
