@@ -180,6 +180,7 @@ def test_a_tuner_sees_nothing_of_a_client_under_a_private_aggregator():
     assert len(set(hidden.alignment.tolist())) == 1
 
 
+@pytest.mark.slow
 def test_fathom_trains_under_a_private_aggregator():
     fed = federation(clients(4, [40] * 50))
     got = records(algorithm(aggregator=aggregate.private(1.0, 0.1)), fed, 30, 40, test=fed.examples, every=30)

@@ -424,7 +424,15 @@ def test_the_command_can_be_stopped(server, folder, tmp_path):
     server.files["fed_emnist.tar.bz2"] = CONTENT
     server.stalls.clear()
     command = [*FATHOM, "data", "download", "femnist"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     part = folder / "fed_emnist.tar.bz2.part"
     try:
         for _ in range(600):

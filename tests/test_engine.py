@@ -32,7 +32,7 @@ def compare(got, want, data, tolerance=5e-5):
         np.testing.assert_allclose(record.metrics["loss"], loss, atol=tolerance)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     seed=st.integers(0, 2**16),
     sizes=st.lists(st.integers(1, 100), min_size=4, max_size=4),
@@ -174,7 +174,7 @@ def test_trials_together_are_the_trials_alone():
         assert_same_run([r._replace(trial=0) for r in both if r.trial == trial], alone)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(order=st.permutations(range(5)), width=st.sampled_from([1, 3, 8, 16]), lanes=st.integers(1, 6))
 def test_the_order_of_clients_and_the_cut_of_batches_do_not_change_a_round(order, width, lanes):
     fed = federation(clients(6, [3, 20, 17, 8, 11]))

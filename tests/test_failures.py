@@ -82,7 +82,7 @@ def poison(data, values):
 
 @pytest.mark.parametrize(
     ("value", "tuner"),
-    [(np.nan, fathom.tuners.fathom), (np.inf, FIXED), (1e30, FIXED), (1e7, fathom.tuners.fathom)],
+    [(np.nan, fathom.tuners.fathom), (1e7, fathom.tuners.fathom)],
 )
 def test_poisoned_clients_are_set_aside_and_counted(value, tuner):
     data = clients(5, [20] * 12)
@@ -98,6 +98,7 @@ def test_poisoned_clients_are_set_aside_and_counted(value, tuner):
         assert one.alignment == pytest.approx(other.alignment, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_one_trial_with_a_poisoned_client_does_not_touch_the_other():
     fed = poison(clients(5, [20] * 12), [np.nan] * 3)
     keys = jax.random.split(jax.random.key(1), 2)
@@ -109,6 +110,7 @@ def test_one_trial_with_a_poisoned_client_does_not_touch_the_other():
         assert one.rejected == other.rejected
 
 
+@pytest.mark.slow
 def test_one_bad_client_in_many_rounds_does_not_hurt_a_run():
     """300 rounds, in each of which about one of five clients sends nonsense, of every kind."""
     data = clients(6, [20] * 25)
@@ -121,7 +123,13 @@ def test_one_bad_client_in_many_rounds_does_not_hurt_a_run():
     assert got[-1].hparams.lr[0] == pytest.approx(clean[-1].hparams.lr[0], rel=0.2)
 
 
-@settings(max_examples=200, deadline=None)
+def test_medians_are_those_of_numpy():
+    values = np.array([[3.0, 1.0, 2.0, 9.0], [4.0, 8.0, 6.0, 2.0], [1.0, 1.0, 1.0, 1.0]])
+    there = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]], bool)
+    np.testing.assert_allclose(guards.medians(jnp.asarray(values), jnp.asarray(there)), [2.0, 5.0, np.nan])
+
+
+@settings(max_examples=50, deadline=None)
 @given(
     norms=st.lists(st.floats(1e-3, 10.0), min_size=3, max_size=12),
     lie=st.floats(2e3, 1e18),
@@ -129,8 +137,9 @@ def test_one_bad_client_in_many_rounds_does_not_hurt_a_run():
 def test_what_is_usual_is_not_moved_far_by_a_lie(norms, lie):
     guard = guards.init((), jnp.ones(4))
     for _ in range(20):
-        drift = jnp.square(jnp.asarray([*norms, lie]))
-        guard = guards.learn(guard, jnp.asarray(0), jnp.asarray(False), (), jnp.asarray(1.0), drift)
+        lengths = jnp.asarray([*norms, lie])[None]
+        (length,) = guards.medians(lengths, jnp.ones_like(lengths, bool))
+        guard = guards.learn(guard, jnp.asarray(0), jnp.asarray(False), (), jnp.asarray(1.0), length)
     assert float(guard.norm) <= 1.001 * max(norms)
     assert float(guards.bound(guard, jnp.ones(4))) < lie
 
@@ -190,6 +199,7 @@ def test_a_run_beyond_help_stops():
         records(algorithm(task=logistic()._replace(loss=hopeless)), federation(clients(7, [10, 10])), 100, 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_well_is_not_touched():
     fed = federation(clients(8, [13, 20, 17, 30]))
     with_guard, without = (records(algorithm(guard=guard), fed, 40, 3) for guard in (True, False))
@@ -217,6 +227,7 @@ def test_a_healthy_run_on_clients_that_differ_widely_is_not_touched(cohort):
     assert got[-1].hparams.lr[0] == np.float32(0.01)
 
 
+@pytest.mark.slow
 def test_a_first_round_of_long_updates_is_not_taken_for_divergence():
     rng = np.random.default_rng(0)
     data = {i: {"x": (5e3 + rng.normal(size=(20, 3))).astype(np.float32)} for i in range(10)}

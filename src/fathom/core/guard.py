@@ -74,14 +74,22 @@ def diverged(strikes: Array, answered: Array, broken: Array) -> Array:
     return (strikes >= STRIKES) | ((answered >= CROWD) & (broken == answered))
 
 
-def learn(guard: Guard, struck: Array, bad: Array, before: Any, loss: Array, drift: Array) -> Guard:
-    """Take in a round that began at `before` and had this median loss. drift: of those who answered, NaN elsewhere.
+def medians(values: Array, there: Array) -> Array:
+    """Of each row, the median of the values that are there; NaN where none is."""
+    ordered = jnp.sort(jnp.where(there, values, jnp.inf), 1)
+    count = jnp.sum(there, 1)
+    middle = jnp.stack([jnp.maximum(count - 1, 0) // 2, count // 2], 1)
+    found = jnp.mean(jnp.take_along_axis(ordered, jnp.minimum(middle, values.shape[1] - 1), 1), 1)
+    return jnp.where(count > 0, found, jnp.nan)
+
+
+def learn(guard: Guard, struck: Array, bad: Array, before: Any, loss: Array, length: Array) -> Guard:
+    """Take in a round that began at `before` and had this median loss, and this median length of updates, or NaN.
 
     What is usual moves by at most a factor of 10 up and 2 down a round, so that a few false clients cannot move it far.
     A loss too high counts as the highest that would not have been.
     """
-    middle = jnp.nanmedian(jnp.where(jnp.isfinite(drift), jnp.sqrt(drift), jnp.nan))
-    norm = jnp.where(jnp.isfinite(middle), jnp.clip(middle, guard.norm / 2, guard.norm * 10), guard.norm)
+    norm = jnp.where(jnp.isfinite(length), jnp.clip(length, guard.norm / 2, guard.norm * 10), guard.norm)
     begun = jnp.isfinite(guard.first)
     counted = ~bad & jnp.isfinite(loss)
     fine = counted & (struck == 0) & (~begun | (loss <= guard.loss))

@@ -107,7 +107,9 @@ def federated(
         rejected = jnp.sum((clients.steps > 0) & (clients.examples == 0))
         loss = jnp.where(rejected < answered, weighted_mean(clients.loss, clients.examples), jnp.nan)
         loss = jnp.where(answered > 0, loss, 0.0)
-        middle = jnp.nanmedian(jnp.where(clients.examples > 0, clients.loss, jnp.nan))  # one in many cannot move it
+        middle, length = guards.medians(  # which one client in many cannot move
+            jnp.stack([clients.loss, jnp.sqrt(drift)]), jnp.stack([clients.examples > 0, jnp.isfinite(drift)])
+        )
         after = guards.Good(params, opt, next_hparams, tuner_state, smoothed)
         struck = guards.strikes(state.guard, middle, answered, rejected)
         bad = jnp.zeros((), bool)
@@ -116,7 +118,7 @@ def federated(
             back = guards.go_back(state.guard.good, state.hparams)
             after = jax.tree.map(lambda a, b: jnp.where(bad, b, a), after, back)
         before = guards.Good(*(getattr(state, name) for name in guards.Good._fields)) if guard else ()
-        learned = guards.learn(state.guard, struck, bad, before, middle, drift)
+        learned = guards.learn(state.guard, struck, bad, before, middle, length)
         info = RoundInfo(
             hparams=state.hparams,
             next_hparams=after.hparams,
