@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fathom import cli_bench, cli_data, cli_doctor, cli_report, cli_theory
+from fathom import cli_bench, cli_data, cli_doctor, cli_report, cli_reproduce, cli_theory
 from fathom.cli_errors import fail
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command()(cli_bench.bench)
 app.command()(cli_report.report)
 app.command()(cli_report.watch)
 app.command()(cli_theory.theory)
+app.command()(cli_reproduce.reproduce)
 app.command()(cli_doctor.doctor)
 
 
@@ -68,6 +69,9 @@ def run(
     trials: Annotated[int | None, typer.Option(help="Independent trials, run together: seeds N, N+1, ...")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first trial.")] = None,
     target: Annotated[float | None, typer.Option(help="Test accuracy that `rounds to target` is about.")] = None,
+    stop_at_target: Annotated[
+        bool | None, typer.Option("--stop-at-target", help="End a trial when it has reached the target.")
+    ] = None,
     every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
     dropout: Annotated[float | None, typer.Option(help="How likely a sampled client is to vanish.")] = None,
     stragglers: Annotated[float | None, typer.Option(help="How likely one is to stop early.")] = None,
@@ -124,6 +128,7 @@ def run(
         "trials": trials,
         "seed": seed,
         "target": target,
+        "stop_at_target": stop_at_target,
         "every": every,
         "dropout": dropout,
         "stragglers": stragglers,
@@ -162,22 +167,16 @@ def _refuse(why: str, options: dict[str, Any]) -> None:
 
     for name, value in options.items():
         if value is not None:
-            raise SpecError(f"{why}; leave out {name if name.isupper() else '--' + name}.")
+            raise SpecError(f"{why}; leave out {name if name.isupper() else '--' + name.replace('_', '-')}.")
 
 
 def _run(spec: Any, out: Path, console: Console, hosts: bool, options: dict[str, Any]) -> None:
     import jax
 
-    from fathom.data.cache import folder
-
-    if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, spec.cohort * spec.trials))
-    jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a second start compiles nothing
-
     from fathom.experiment import run as runs
     from fathom.experiment.checkpoint import StoppedError
 
+    runs.set_up(spec.cohort * spec.trials)
     if not hosts:
         try:
             return _lead(spec, out, console, options)

@@ -3,7 +3,7 @@
 import math
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, get_args
 
@@ -45,6 +45,7 @@ class Totals(NamedTuple):
     down: list[int]
     rejected: list[int]
     idle: list[int]  # rounds in a row, up to the last, that were undone or brought nothing that could be used
+    ended: list[int]  # the round after which a trial was done; 0 while it goes on
 
 
 class Snapshot(NamedTuple):
@@ -89,6 +90,7 @@ def train(
     cohort: int | Sequence[Sequence[Any]],
     test: Batch | None = None,
     every: int = 1,
+    until: Callable[[dict[str, float]], bool] | None = None,
     order: Order = "shuffled",
     lanes: int | None = None,
     devices: Sequence[Device] | None = None,
@@ -101,6 +103,7 @@ def train(
     cohort: how many clients to sample each round, or the ids of the clients of every round.
     test: arrays to evaluate on every `every` rounds and after the last; or several such sets by name, of which
     "test" gives the metrics their plain names and another, say "unseen", gives "unseen_accuracy".
+    until: whether a trial with these metrics is done: its later rounds are neither run nor recorded.
     order: "shuffled" reshuffles a client's examples for every pass; "cyclic" takes them as they stand.
     lanes, devices: how the work is spread (by default: all devices, and on each one lane for a CPU or as many as
     can be kept busy for an accelerator, at most 128). They change the time a round takes and not its result. Where
@@ -128,9 +131,11 @@ def train(
         states = _init(algorithm, keys, size) if start is None else jax.tree.map(jnp.copy, start.states)
         states = put(states, whole)
         first = 1 if start is None else start.round + 1
-        hparams = jax.device_get(states.hparams)
         model_bytes = _bytes(states.params) // len(keys)
         totals = Totals(*([0] * len(keys) for _ in Totals._fields)) if start is None else start.totals
+        hparams = _of_running(jax.device_get(states.hparams), totals)
+        if start and all(start.totals.ended):
+            return
         began -= 0.0 if start is None else start.seconds
         saved = time.perf_counter()
         ahead = _works_ahead(used[0])
@@ -142,10 +147,10 @@ def train(
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - began
             snapshot = None if kept is None else Snapshot(number, kept, totals, seconds)
-            for trial in range(len(keys)):
-                last = trial == len(keys) - 1
+            running = [trial for trial, ended in enumerate(totals.ended) if ended in (0, number)]
+            for trial in running:
                 record = _record(number, trial, info, metrics, totals, seconds, len(places[trial]))
-                yield record._replace(snapshot=snapshot if last else None)
+                yield record._replace(snapshot=snapshot if trial == running[-1] else None)
             _refuse_divergence(number, info, totals)
 
         supplies = feed(federation, sample, jax.random.key_data(keys).tolist(), first, rounds, size, whole, split)
@@ -160,12 +165,8 @@ def train(
                 order=order,
                 mesh=mesh,
                 dealt=supply.dealt,
+                running=None if until is None else np.array(totals.ended) == 0,
             )
-            kept = None
-            if snapshots is not None and (time.perf_counter() - saved >= snapshots or number == rounds):
-                # Copied before the next round takes its place; every device has the whole, and one of them is enough.
-                kept = jax.tree.map(lambda leaf: jnp.copy(leaf.addressable_data(0)), states)
-                saved = time.perf_counter()
             metrics = None
             if tests and (number % every == 0 or number == rounds):
                 metrics = {
@@ -176,11 +177,22 @@ def train(
             if ahead and done:
                 yield from report(*done)  # while the devices do this round
             info = jax.device_get(info)
-            hparams = info.next_hparams
             totals = _add(totals, info, list(map(len, supply.places)), algorithm.tuner, model_bytes)
+            if until and metrics is not None:
+                metrics = jax.device_get(metrics)
+                totals = _ends(totals, number, metrics, until)
+            hparams = _of_running(info.next_hparams, totals)
+            last = number == rounds or all(totals.ended)
+            kept = None
+            if snapshots is not None and (time.perf_counter() - saved >= snapshots or last):
+                # Copied before the next round takes its place; every device has the whole, and one of them is enough.
+                kept = jax.tree.map(lambda leaf: jnp.copy(leaf.addressable_data(0)), states)
+                saved = time.perf_counter()
             done = (number, supply.places, info, metrics, totals, kept)
             if not ahead:
                 yield from report(*done)
+            if last:
+                break
         if ahead and done:
             yield from report(*done)
 
@@ -238,14 +250,20 @@ def _init(algorithm: Algorithm, keys: Key, cohort: int) -> ServerState:
     static_argnames=("algorithm", "lanes", "slots", "capacity", "order", "mesh"),
     donate_argnames=("states",),
 )
-def _round(algorithm: Algorithm, states: ServerState, cohorts: Cohort, **options) -> Any:
-    """One compiled round of every trial; the update itself stays on the device, unless somebody asks."""
+def _round(algorithm: Algorithm, states: ServerState, cohorts: Cohort, running: Any, **options) -> Any:
+    """One compiled round of every trial; the update itself stays on the device, unless somebody asks.
+
+    running: which trials go on, where some may have ended: nobody works for those.
+    """
+    if running is not None:
+        cohorts = cohorts._replace(size=jnp.where(running[:, None], cohorts.size, 0))
     states, info = algorithm.rounds(states, cohorts, **options)
     return states, info._replace(update=())
 
 
 def _add(totals: Totals, info: RoundInfo, sampled: list[int], tuner: Tuner, model_bytes: int) -> Totals:
     """The totals after one more round. Whoever was sampled was sent the model; who answered sent an update."""
+    sampled = [0 if ended else n for n, ended in zip(sampled, totals.ended, strict=True)]
     up, down = (model_bytes + 4 * n for n in (tuner.scalars_up, tuner.scalars_down))
     more = Totals(
         gradients=info.clients.grads.sum(1, dtype=np.int64).tolist(),
@@ -253,16 +271,31 @@ def _add(totals: Totals, info: RoundInfo, sampled: list[int], tuner: Tuner, mode
         down=[n * down for n in sampled],
         rejected=info.rejected.tolist(),
         idle=(info.rolled_back | np.isnan(info.loss)).astype(int).tolist(),
+        ended=[0] * len(sampled),
     )
     totals = Totals(*([a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, more, strict=True)))
     return totals._replace(idle=[n if now else 0 for n, now in zip(totals.idle, more.idle, strict=True)])
+
+
+def _ends(totals: Totals, number: int, metrics: dict[str, np.ndarray], until: Callable) -> Totals:
+    """The totals, with the trials that are done after this round."""
+    each = [{name: float(values[trial]) for name, values in metrics.items()} for trial in range(len(totals.ended))]
+    pairs = zip(totals.ended, each, strict=True)
+    return totals._replace(ended=[ended or (number if until(own) else 0) for ended, own in pairs])
+
+
+def _of_running(hparams: HParams, totals: Totals) -> HParams:
+    """The hyperparameters of the trials that go on: those of the others are of no use, and no longer count."""
+    running = np.array(totals.ended) == 0
+    return HParams(*(leaf[running] for leaf in hparams))
 
 
 def _refuse_divergence(number: int, info: RoundInfo, totals: Totals) -> None:
     """Stop once every trial is beyond help."""
     finite = np.isfinite([leaf.mean(1) for leaf in info.next_hparams]).all(0)
     idle = np.array(totals.idle) >= GIVE_UP
-    if np.all(idle | ~finite):
+    running = np.array(totals.ended) == 0
+    if np.any(running) and np.all((idle | ~finite)[running]):
         which = "training" if len(idle) == 1 else "every trial"
         what = f"the last {GIVE_UP} rounds came to nothing" if idle.all() else "hyperparameters are no longer finite"
         raise FloatingPointError(

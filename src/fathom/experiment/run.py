@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 
 import fathom
 from fathom.core.engine import Record, train
+from fathom.data.cache import folder
 from fathom.experiment import checkpoint, privacy, store, trackers
 from fathom.experiment.spec import Spec, SpecError, build
 
@@ -94,6 +96,7 @@ def prepare(
         cohort=spec.cohort,
         test=test,
         every=spec.every,
+        until=partial(store.reached, spec) if spec.stop_at_target else None,
         start=found and found.snapshot,
         snapshots=every if leads else None,
     )
@@ -105,7 +108,7 @@ def prepare(
         return algorithm.privacy and privacy.account(algorithm.privacy, len(federation), spec.cohort, rounds)
 
     if leads:
-        rows = _rows(spec, out, records, done, facts, given_away, log, past)
+        rows = _rows(spec, out, records, done, len(federation), facts, given_away, log, past)
     else:
         rows = (store.row(record) for record in records)
     return Run(rows, done, past, found.note if found else "")
@@ -127,12 +130,14 @@ def _rows(
     out: Path,
     records: Iterator[Record],
     done: int,
+    clients: int,
     facts: store.Row,
     given_away: Callable,
     log: Sequence[str],
     past: list[store.Row],
 ) -> Generator[store.Row, None, None]:
     rows: list[store.Row] = []
+    running = set(range(spec.trials)) - {row["trial"] for row in past if store.ends(spec, row)}
     stopped: Exception | None = None
     try:
         with checkpoint.Writer(out, facts) as writer, trackers.opened(log, out, spec, past) as track:
@@ -140,7 +145,10 @@ def _rows(
                 row = store.row(record)
                 if row["metrics"] is not None or row["rolled_back"]:
                     rows.append(row)
-                if record.trial == spec.trials - 1:
+                whole = record.trial == max(running)  # of the round, all trials are here
+                if store.ends(spec, row):
+                    running.remove(record.trial)
+                if whole:
                     store.append(out, rows)  # before the checkpoint: what it goes on from has been recorded
                     for one in rows:
                         track(one)
@@ -152,7 +160,7 @@ def _rows(
         stopped = error
     finally:
         try:
-            store.summarise(out, spec, done == spec.rounds, environment(), given_away(done))
+            store.summarise(out, spec, not running, clients, environment(), given_away(done))
         except (OSError, SpecError) as error:
             stopped = stopped or error
     if stopped:
@@ -161,6 +169,14 @@ def _rows(
             f"stopped after round {done} of {spec.rounds}: {what}; once that is mended (is the disk full?), "
             f"go on with `fathom run --resume {out}`."
         ) from stopped
+
+
+def set_up(jobs: int) -> None:
+    """Use all cores, as far as there are jobs for them, and keep compiled programs: a second start compiles nothing."""
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
+        jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, jobs))
+    jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def environment() -> store.Row:

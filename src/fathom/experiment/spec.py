@@ -45,7 +45,8 @@ class Spec:
     trials: int
     seed: int  # of the first trial; the others follow, seed + 1, seed + 2, ...
     every: int
-    target: float
+    target: float  # test accuracy that is to be reached
+    stop_at_target: bool  # whether a trial is done when it has reached it
     task: Table
     hparams: Table  # of the first round
     tuner: Table
@@ -89,6 +90,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         seed=_seed(raw),
         every=_whole(raw, "every", defaults.every, least=1),
         target=_target(raw.get("target", defaults.target)),
+        stop_at_target=_switch(raw, "stop_at_target", False),
         task=task,
         hparams=_hparams(raw, "hparams", defaults.hparams),
         tuner=tuner,

@@ -11,6 +11,7 @@ import errno
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -62,6 +63,16 @@ def row(record: Record) -> Row:
     }
 
 
+def reached(spec: Spec, metrics: Mapping[str, float | None] | None) -> bool:
+    """Whether these metrics are at the target."""
+    return ((metrics or {}).get("accuracy") or 0.0) >= spec.target
+
+
+def ends(spec: Spec, row: Row) -> bool:
+    """Whether a trial is done after this row."""
+    return row["round"] == spec.rounds or (spec.stop_at_target and reached(spec, row["metrics"]))
+
+
 def append(out: Path, rows: list[Row]) -> None:
     """Add rows to the records: all of them, or none and an OSError."""
     if not rows:
@@ -95,9 +106,11 @@ def cut(out: Path, spec: Spec, number: int) -> list[Row]:
     rows, damaged = _read(out)
     kept = [row for row in rows if row["round"] <= number]
     there = {(row["round"], row["trial"]) for row in kept}
+    ended = {row["trial"]: row["round"] for row in kept if ends(spec, row)}
     for done in range(1, number + 1):
         due = done % spec.every == 0 or done == spec.rounds
-        if due and any((done, trial) not in there for trial in range(spec.trials)):
+        running = [trial for trial in range(spec.trials) if done <= ended.get(trial, done)]
+        if due and any((done, trial) not in there for trial in running):
             why = f"line {damaged} is damaged" if damaged else f"round {done} is missing"
             raise SpecError(
                 f"{out / 'records.jsonl'}: {why}; go on from a checkpoint before round {done} with --from, "
@@ -165,7 +178,21 @@ def _number(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-def summarise(out: Path, spec: Spec, finished: bool, environment: Row, privacy: Row | None) -> Row:
+def read_summary(out: Path) -> Row | None:
+    """The summary of a run directory; None before there is one."""
+    path = out / "summary.json"
+    try:
+        summary = json.loads(path.read_bytes())
+        if isinstance(summary["finished"], bool) and isinstance(summary["trials"], list):
+            return summary
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise SpecError(f"{path} is damaged; remove it, and go on with `fathom run --resume {out}`.")
+
+
+def summarise(out: Path, spec: Spec, finished: bool, clients: int, environment: Row, privacy: Row | None) -> Row:
     """Work the records up into summary.json, and return it."""
     rows = read_rows(out)
     trials = [_trial([r for r in rows if r["trial"] == trial], spec) for trial in range(spec.trials)]
@@ -173,6 +200,7 @@ def summarise(out: Path, spec: Spec, finished: bool, environment: Row, privacy: 
     reached = [trial for trial in trials if trial["rounds_to_target"] is not None]
     summary = {
         "task": spec.task["name"],
+        "clients": clients,
         "tuner": spec.tuner["name"],
         "target": spec.target,
         "finished": finished,
@@ -199,7 +227,7 @@ def _trial(rows: list[Row], spec: Spec) -> Row | None:
     rows = [row for row in rows if row["metrics"] is not None]
     if not rows:
         return None
-    hit = next((r for r in rows if (r["metrics"].get("accuracy") or 0) >= spec.target), None)
+    hit = next((row for row in rows if reached(spec, row["metrics"])), None)
     last = rows[-1]
     return {
         "trial": last["trial"],

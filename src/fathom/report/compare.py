@@ -47,6 +47,9 @@ def measures(runs: Sequence[Run]) -> list[Measure]:
     goal = unlike or ("the targets differ" if len(targets) > 1 else "")
     ends = {max((row["round"] for row in run.measured), default=0) for run in runs}
     end = unlike or ("the runs have gone on for different numbers of rounds" if len(ends) > 1 else "")
+    if any(run.spec.get("stop_at_target") for run in runs):
+        end = unlike or "trials stopped at their target"
+        ends = set()
     to = f"{100 * next(iter(targets)):.4g} %" if len(targets) == 1 else "its target"
     titles = {"round": f"rounds to {to}", "gradients": f"local gradients to {to}", "bytes": f"megabytes to {to}"}
     found = []
@@ -86,7 +89,7 @@ def verdict(measure: Measure) -> str:
         return f"not compared: no spread among the trials of any run, so noise cannot be told{left_out}"
     pairs = len(list(combinations(ranked, 2)))
     best, others = ranked[0], ranked[1:]
-    chances = [min(1.0, pairs * _chance(best.values, other.values)) for other in others]
+    chances = [min(1.0, pairs * chance(best.values, other.values)) for other in others]
     beaten = [(other.run, p) for other, p in zip(others, chances, strict=True) if p < LEVEL]
     if not beaten:
         return f"no difference beyond noise (p = {min(chances):.2g}; {_trials(ranked)}){left_out}"
@@ -123,7 +126,7 @@ def _final(run: Run) -> Result:
     return Result(run.name, [v for v in last.values() if v is not None], len(last))
 
 
-def _chance(first: list[float], second: list[float]) -> float:
+def chance(first: list[float], second: list[float]) -> float:
     """The two-sided p of Welch's t-test; 1 where the trials of both have no spread at all."""
     from scipy import stats
 

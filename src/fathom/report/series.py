@@ -30,9 +30,7 @@ def value(row: Row, name: str) -> float | None:
 
 def curves(run: Run, points: int = POINTS) -> dict[str, Any]:
     """The evaluated rounds of a run: mean cost so far, and mean, lowest and highest trial of every curve."""
-    by_round: dict[int, list[Row]] = {}
-    for row in run.measured:
-        by_round.setdefault(row["round"], []).append(row)
+    by_round = _by_round(run.measured, bool(run.spec.get("stop_at_target")))
     rounds = _thin(sorted(by_round), points)
     found: dict[str, Any] = {"round": rounds, "thinned": len(rounds) < len(by_round)}
     for name in COSTS:
@@ -44,6 +42,18 @@ def curves(run: Run, points: int = POINTS) -> dict[str, Any]:
             "low": [_short(min(v, default=None)) for v in values],
             "high": [_short(max(v, default=None)) for v in values],
         }
+    return found
+
+
+def _by_round(rows: Sequence[Row], held: bool) -> dict[int, list[Row]]:
+    """The rows of every round, a row per trial; `held`: a trial that has stopped counts on with its last row."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["round"], []).append(row)
+    latest: dict[int, Row] = {}
+    for number in sorted(found) if held else ():
+        latest |= {row["trial"]: row for row in found[number]}
+        found[number] = list(latest.values())
     return found
 
 

@@ -95,7 +95,7 @@ class View:
                 self.reached.setdefault(trial, row["round"])
         if trial == 0:
             self.rows.append(row)
-            self.progress.update(self.task, completed=row["round"])
+        self.progress.update(self.task, completed=row["round"])
         self.rejected[trial] = row["rejected"]
         if row["rolled_back"]:
             self.undone.append(row["round"])
@@ -121,6 +121,12 @@ class View:
         if rejected := sum(self.rejected.values()):
             parts.append(Text(f"broken updates that were set aside: {rejected}", style="yellow"))
         return Panel(Group(*parts), title=self.title, title_align="left", border_style="blue")
+
+    def told(self) -> str:
+        """What has been reached, in one line."""
+        rounds = sorted(self.reached.values())
+        span = f" in rounds {rounds[0]} to {rounds[-1]}" if rounds else ""
+        return f"target {self.target:.4g} reached by {len(rounds)} of {self.trials} trials{span}"
 
     def _goal(self) -> str:
         target = f"target {self.target:.0%}"
