@@ -81,7 +81,8 @@ def federated(
         first, tuner_state = tuner.init(tuner_key, start, params)
         zeros = jax.tree.map(jnp.zeros_like, params)
         opt, done = server_step.init(params), jnp.zeros((), jnp.int32)
-        good = guards.Good(params, opt, first, tuner_state, zeros) if guard else ()
+        # Copied, because a round may take the place of the state it starts from: no two parts can share a buffer.
+        good = jax.tree.map(jnp.copy, guards.Good(params, opt, first, tuner_state, zeros)) if guard else ()
         return ServerState(params, opt, first, tuner_state, zeros, done, key, guards.init(good, params))
 
     def finish(
