@@ -174,6 +174,48 @@ def test_trials_together_are_the_trials_alone():
         assert_same_run([r._replace(trial=0) for r in both if r.trial == trial], alone)
 
 
+def test_a_trial_that_is_done_ends_and_the_others_go_on_as_they_were():
+    fed = federation(clients(5, [3, 50, 17, 28, 9, 41, 12]))
+    options = {
+        "key": jax.random.split(jax.random.key(1), 3),
+        "rounds": 6,
+        "cohort": 3,
+        "test": fed.examples,
+        "every": 2,
+    }
+    algo = algorithm(task=logistic(dropout=0.3))
+    whole = list(fathom.train(algo, fed, **options))
+    level = sorted(r.metrics["accuracy"] for r in whole if r.round == 2)[1]  # that two of three are at after round 2
+
+    def until(metrics):
+        return metrics["accuracy"] >= level
+
+    cut = list(fathom.train(algo, fed, until=until, snapshots=0, **options))
+    ends = {}
+    for r in whole:
+        if r.metrics and until(r.metrics):
+            ends.setdefault(r.trial, r.round)
+    assert sorted(ends.values())[:2] == [2, 2]
+    left = [r for r in whole if r.round <= ends.get(r.trial, 6)]
+    assert_same_run([r._replace(snapshot=None) for r in cut], left)
+    last = cut[-1].snapshot
+    assert last.round == max(r.round for r in left)
+    ended = {r.trial: r for r in left}  # the last record of each: what came after cost nothing
+    assert last.totals.gradients == [ended[trial].gradients for trial in range(3)]
+    assert last.totals.down == [ended[trial].bytes_down for trial in range(3)]
+    assert [r.round for r in cut if r.snapshot] == sorted({r.round for r in cut})
+    after = next(r.snapshot for r in cut if r.snapshot and r.round == 3)
+    rest = list(fathom.train(algo, fed, until=until, start=after, **options))
+    assert_same_run(rest, [r for r in left if r.round > 3])
+
+
+def test_no_two_parts_of_a_first_state_share_a_buffer():
+    for server in (optax.sgd(1.0), optax.adam(0.1)):
+        state = algorithm(server_opt=server).init(jax.random.key(0), 3)
+        arrays = [leaf for leaf in jax.tree.leaves(state._replace(key=())) if leaf.size]
+        assert len({leaf.unsafe_buffer_pointer() for leaf in arrays}) == len(arrays)
+
+
 @settings(deadline=None, max_examples=5)
 @given(order=st.permutations(range(5)), width=st.sampled_from([1, 3, 8, 16]), lanes=st.integers(1, 6))
 def test_the_order_of_clients_and_the_cut_of_batches_do_not_change_a_round(order, width, lanes):

@@ -70,7 +70,7 @@ def _choose(what: str, given: Sequence[str], there: Any) -> list[str]:
 
     for name in given:
         if name not in there:
-            raise SpecError(f"there is no {name!r} among the {what}; choose from {', '.join(there)}.")
+            raise SpecError(f"{what}: there is no {name!r}; choose from {', '.join(there)}.")
     return list(dict.fromkeys(given))
 
 
@@ -78,7 +78,7 @@ def _do(job: Any, console: Console) -> None:
     """Run what is left of a job, and show it."""
     from fathom.experiment import run as runs
     from fathom.experiment.checkpoint import StoppedError
-    from fathom.report import paper, terminal
+    from fathom.report import terminal
 
     runs.set_up(job.spec.cohort * job.spec.trials)
     spec = job.spec
@@ -98,7 +98,6 @@ def _do(job: Any, console: Console) -> None:
     except KeyboardInterrupt:
         print(f"fathom: stopped in {job.out}; give the same command again to go on.", file=sys.stderr, flush=True)
         os._exit(130)
-    paper.save_curves(job.out)
     console.print(f"{title}: {view.told()}", **PLAIN)
 
 
@@ -108,6 +107,7 @@ def _tell(out: Path, console: Console, task: str) -> None:
     from fathom.report import figures, paper
     from fathom.report.read import RunError
 
+    paper.save_curves(out)
     found = {name: paper.collect(out, name, experiment) for name, experiment in papers.experiments().items()}
     tables = {name: table for name, table in found.items() if table}
     if task not in tables:
@@ -118,14 +118,12 @@ def _tell(out: Path, console: Console, task: str) -> None:
             (out / f"table1-{name}.{ending}").write_text(make(table), encoding="utf-8")
     for stem, figure in papers.figures().items():
         figures.draw(figure, tables, out, stem)
-    for measure, name in paper.MEASURES.items():
-        header, body, better = paper.lines(tables[task], measure)
-        shown = Table(title=f"{name} to the target", title_justify="left", box=None, pad_edge=False)
-        for place, column in enumerate(header):
+    for block in paper.blocks(tables[task]):
+        shown = Table(title=block.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for place, column in enumerate(block.rows[0]):
             shown.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
-        for cells, winner in zip(body, better, strict=True):
-            place = 1 + tables[task].methods.index(winner) if winner else -1
-            shown.add_row(*(f"[bold green]{cell}[/]" if i == place else cell for i, cell in enumerate(cells)))
+        for row, best in zip(block.rows[1:], block.bold, strict=True):
+            shown.add_row(*(f"[bold green]{cell}[/]" if best and i == best else cell for i, cell in enumerate(row)))
         console.print(shown, highlight=False)
         console.print()
     console.print(paper.caption(tables[task]), **PLAIN)

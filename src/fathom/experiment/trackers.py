@@ -49,10 +49,12 @@ def opened(names: Sequence[str], out: Path, spec: Spec, past: Sequence[Row] = ()
                 attempt(name, lambda write=write: write(row))
 
         for name in dict.fromkeys(names):
-            opening = TRACKERS[name](out, spec, past)
+            opening = TRACKERS[name](out, spec)
             if write := attempt(name, opening.__enter__):
                 stack.callback(attempt, name, lambda opening=opening: opening.__exit__(None, None, None))
                 logs[name] = write
+        for row in past:
+            log(row)
         yield log
 
 
@@ -68,7 +70,7 @@ def check(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def tensorboard(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
+def tensorboard(out: Path, spec: Spec) -> Iterator[Log]:
     """Event files in out/tensorboard; look at them with `tensorboard --logdir OUT/tensorboard`."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
@@ -85,8 +87,6 @@ def tensorboard(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers(row).items()]
         writers[row["trial"]].add_event(Event(wall_time=time.time(), step=row["round"], summary=Summary(value=values)))
 
-    for row in past:
-        log(row)
     try:
         yield log
     finally:
@@ -95,7 +95,7 @@ def tensorboard(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
 
 
 @contextmanager
-def mlflow(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
+def mlflow(out: Path, spec: Spec) -> Iterator[Log]:
     """A database in out/mlflow; look at it with `mlflow ui --backend-store-uri sqlite:///OUT/mlflow/mlflow.db`."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.entities import Metric, Param
@@ -125,8 +125,6 @@ def mlflow(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
         if row["round"] > last[trial]:  # a round that is run again comes to the same numbers
             client.log_batch(runs[trial], [Metric(tag, v, now, row["round"]) for tag, v in numbers(row).items()])
 
-    for row in past:
-        log(row)
     try:
         yield log
     finally:
@@ -135,7 +133,7 @@ def mlflow(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
 
 
 @contextmanager
-def wandb(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
+def wandb(out: Path, spec: Spec) -> Iterator[Log]:
     """Offline runs in out/wandb, to be sent with `wandb sync`; WANDB_MODE=online sends them as they come.
 
     Every start of a run is a run of its own there, with the whole past, in one group.
@@ -160,8 +158,6 @@ def wandb(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
     def log(row: Row) -> None:
         runs[row["trial"]].log(numbers(row), step=row["round"])
 
-    for row in past:
-        log(row)
     try:
         yield log
     finally:
@@ -169,7 +165,7 @@ def wandb(out: Path, spec: Spec, past: Sequence[Row]) -> Iterator[Log]:
             run.finish()
 
 
-TRACKERS: dict[str, Callable[[Path, Spec, Sequence[Row]], AbstractContextManager[Log]]] = {
+TRACKERS: dict[str, Callable[[Path, Spec], AbstractContextManager[Log]]] = {
     "tensorboard": tensorboard,
     "mlflow": mlflow,
     "wandb": wandb,

@@ -33,18 +33,17 @@ def draw(figure: Mapping[str, Any], tables: Mapping[str, Table1], out: Path, ste
             axis.set_xlabel("round")
         for axis, sweep in zip(axes[0], figure["sweeps"], strict=True):
             axis.set_title(sweep["title"], fontsize=10, fontweight="bold")
-        marks = [Line2D([], [], color="#444444", linestyle=LINES[m], label=label) for m, label in _methods().items()]
-        page.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
+        if figure["quantity"] == "accuracy":
+            pairs = zip(LINES.values(), ("FATHOM", "FedAvg"), strict=True)
+            marks = [Line2D([], [], color="#444444", linestyle=line, label=label) for line, label in pairs]
+            page.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
+        what = figure["title"] if figure["quantity"] == "accuracy" else f"{figure['title']} under FATHOM"
         about = " and ".join(_about(tables[task]) for task in tasks)
-        page.suptitle(f"{figure['title']}: {about}\nmean and range of the trials, each until its target", fontsize=9)
+        page.suptitle(f"{what}: {about}\nmean and range of the trials, each until its target", fontsize=9)
         made = [out / f"{stem}.{kind}" for kind in ("svg", "png")]
         for path in made:
             page.savefig(path, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
     return made
-
-
-def _methods() -> dict[str, str]:
-    return {"fathom": "FATHOM", "fedavg": "FedAvg"}
 
 
 def _about(table: Table1) -> str:
@@ -62,7 +61,8 @@ def _panel(axis: Axes, quantity: str, sweep: Mapping[str, Any], table: Table1, o
     for place, name in enumerate(rows):
         colour = COLOURS[place]
         for method, line in LINES.items():
-            trials = load_curves(out / table.task / name / method)
+            cell = table.rows[name].get(method)
+            trials = load_curves(out / table.task / name / method) if cell and cell.finished else []
             if not trials or (method == "fedavg" and quantity != "accuracy"):
                 continue
             rounds, (low, mean, high) = band(trials, quantity)
@@ -73,7 +73,7 @@ def _panel(axis: Axes, quantity: str, sweep: Mapping[str, Any], table: Table1, o
     if quantity == "accuracy":
         axis.axhline(table.target, color="#888888", linewidth=0.8)
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axis.set_ylim(0, min(1.0, table.target * 1.12))
+        axis.set_ylim(0.6 * table.target, min(1.0, 1.03 * table.target))  # how it comes near the target
     elif values and max(values) > 5 * min(values) > 0:
         axis.set_yscale("log")
     place = "lower right" if quantity == "accuracy" else "best"

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fathom.report import page, read, series
 
@@ -88,13 +88,35 @@ def application(folder: Path, hosts: set[str], ended: Callable[[], bool]) -> Sta
     return Starlette(routes=[Route(path, answer, methods=["GET"]) for path in (*files, "/events")])
 
 
+class _Seen(NamedTuple):
+    """A run as it was read last."""
+
+    mark: list[tuple[int, float, int]]  # of its files
+    run: read.Run | str  # or why it cannot be read
+    brief: dict[str, Any]
+
+
 def watcher(folder: Path) -> Callable[[list[str]], dict[str, Any]]:
     """A function that looks at the folder: all runs in brief, and the curves of those that are named.
 
-    What was read is kept, and read on from there; several browsers share it.
+    What was read is kept, and read on from there; what has not changed is not worked out again. Several browsers share
+    it.
     """
-    kept: dict[str, tuple[Any, read.Run | str]] = {}
+    kept: dict[str, _Seen] = {}
+    drawn: dict[tuple[str, ...], tuple[list[Any], dict[str, Any]]] = {}
     lock = threading.Lock()
+
+    def charts(names: list[str]) -> dict[str, Any]:
+        there = [kept[name] for name in names if name in kept and isinstance(kept[name].run, read.Run)]
+        marks = [seen.mark for seen in there]
+        if (past := drawn.get(tuple(names))) and past[0] == marks:
+            return past[1]
+        runs = [seen.run for seen in there if isinstance(seen.run, read.Run)]
+        found = {"runs": series.described(runs), "clients": series.clients(runs)}
+        if len(drawn) >= SHOWN:
+            drawn.clear()
+        drawn[tuple(names)] = (marks, found)
+        return found
 
     def look(names: list[str]) -> dict[str, Any]:
         with lock:
@@ -103,15 +125,14 @@ def watcher(folder: Path) -> Callable[[list[str]], dict[str, Any]]:
                 del kept[gone]
             for name, path in there.items():
                 mark = [_mark(path / file) for file in read.FILES]
-                if name not in kept or kept[name][0] != mark:
-                    past = kept[name][1] if name in kept else None
-                    kept[name] = (mark, _read(path, past if isinstance(past, read.Run) else None))
-            runs = {name: run for name in names if isinstance(run := kept.get(name, (0, ""))[1], read.Run)}
-            shown = list(runs.values())
-            briefs = [_brief(name, kept[name][1], max(m[1] for m in kept[name][0])) for name in there]
+                past = kept.get(name)
+                if past is None or past.mark != mark:
+                    run = _read(path, past.run if past and isinstance(past.run, read.Run) else None)
+                    kept[name] = _Seen(mark, run, _brief(name, run, max(m[1] for m in mark)))
+            briefs = [seen.brief for seen in kept.values()]
             return {
                 "runs": sorted(briefs, key=lambda run: (run["state"] != "running", -run["changed"])),
-                "charts": {"runs": series.described(shown), "clients": series.clients(shown)},
+                "charts": charts(names),
             }
 
     return look

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fathom.paper import Experiment, Row
 from fathom.report import compare
 from fathom.report.read import RunError, read
+from fathom.report.series import value
 
 COLUMNS = {
     "fathom": "FATHOM",
@@ -18,6 +19,7 @@ COLUMNS = {
     "fedadam": "FedAdam",
     "grid": "FedAvg, best of grid",
 }
+PUBLISHED = ("fathom", "fedavg", "printed")  # the paper's methods, and both readings of its own
 MEASURES = {"rounds": "Rounds", "gradients": "Local gradients"}
 CURVES = ("accuracy", "lr", "epochs", "batch")
 
@@ -104,20 +106,22 @@ def _summaries(folders: Iterable[Path]) -> list[dict[str, Any]]:
 def best(cells: dict[str, Cell], measure: str) -> str | None:
     """The method that is better than every other one, and by more than noise; None where that cannot be said.
 
-    Only methods that reached the target in all trials can be; one that reached it in none is worse than those.
+    Only a method that reached the target in all trials can be; one that reached it in none is worse than those.
     """
-    whole = {name: cell for name, cell in cells.items() if cell.trials and len(cell.rounds) == cell.trials}
-    if not whole or len(cells) < 2 or any(0 < len(cell.rounds) < cell.trials for cell in cells.values()):
+    if len(cells) < 2 or any(not cell.finished or 0 < len(cell.rounds) < cell.trials for cell in cells.values()):
+        return None
+    whole = {name: cell for name, cell in cells.items() if cell.rounds}
+    if not whole:
         return None
     first = min(whole, key=lambda name: whole[name].mean(measure))
-    others = [cell for name, cell in whole.items() if name != first]
     values = getattr(whole[first], measure)
-    sure = all(
-        cell.first
-        or (min(len(values), cell.trials) > 1 and compare.chance(values, getattr(cell, measure)) < compare.LEVEL)
-        for cell in others
-    )
-    return first if sure else None
+    for name, cell in whole.items():
+        if name == first or cell.first:  # a sweep's cost is no noise
+            continue
+        others = getattr(cell, measure)
+        if min(len(values), len(others)) < 2 or compare.chance(values, others) >= compare.LEVEL:
+            return None
+    return first
 
 
 def spread(cell: Cell | None, measure: str) -> str:
@@ -125,20 +129,22 @@ def spread(cell: Cell | None, measure: str) -> str:
     if cell is None:
         return "not run"
     values = getattr(cell, measure)
+    if not cell.finished:
+        return f"unfinished ({len(values)} of {cell.trials} so far)"
     if not values:
         return "NA"
-    told = short(fmean(values)) + (f" ± {short(stdev(values))}" if len(values) > 1 else "")
+    told = short(fmean(values)) + (f" ± {short(stdev(values), 2)}" if len(values) > 1 else "")
     if cell.first:
         told += f" after {short(cell.first[measure])}"
     return told if len(values) == cell.trials else f"{told} ({len(values)} of {cell.trials})"
 
 
-def short(value: float) -> str:
+def short(value: float, digits: int = 3) -> str:
     """A number as the paper writes it: 739, 64K, 2.2M."""
-    for size, letter in ((1e6, "M"), (1e4, "K")):
-        if value >= size:
-            scaled = value / min(size, 1e6 if letter == "M" else 1e3)
-            return f"{scaled:.3g}{letter}" if scaled < 100 else f"{scaled:.0f}{letter}"
+    for size, letter in ((1e6, "M"), (1e3, "K")):
+        if value >= size and value >= 1e4:
+            scaled = float(f"{value / size:.{digits}g}")
+            return f"{scaled:g}{letter}"
     return f"{value:.0f}"
 
 
@@ -147,28 +153,54 @@ def ratio(top: float | None, bottom: float | None) -> str:
     return f"{top / bottom:.2f}" if top and bottom else "-"
 
 
-def lines(table: Table1, measure: str) -> tuple[list[str], list[list[str]], list[str | None]]:
-    """The header, the rows and the better method of each, for one measure."""
-    header = ["start", *(COLUMNS[method] for method in table.methods)]
-    header += ["FATHOM / FedAvg", "in the paper", "its FATHOM", "its FedAvg"]
-    body, better = [], []
-    for name, cells in table.rows.items():
+class Block(NamedTuple):
+    """A table of text."""
+
+    title: str
+    rows: list[list[str]]  # the header first
+    bold: list[int]  # the place of the best in each row but the header; 0 where none is
+
+
+def blocks(table: Table1) -> list[Block]:
+    """The paper's table beside ours, for rounds and for gradients; and the methods that it has not."""
+    made = []
+    for measure, name in MEASURES.items():
+        methods = [method for method in PUBLISHED if method in table.methods]
+        header = [
+            "start",
+            *(COLUMNS[m] for m in methods),
+            "FATHOM / FedAvg",
+            "in the paper",
+            "its FATHOM",
+            "its FedAvg",
+        ]
+        made.append(_block(f"{name} to the target", header, table, measure, methods, True))
+    for measure, name in MEASURES.items():
+        methods = [method for method in table.methods if method != "printed"]
+        if set(methods) - set(PUBLISHED):
+            header = ["start", *(COLUMNS[m] for m in methods)]
+            title = f"{name} to the target, beside others"
+            made.append(_block(title, header, table, measure, methods, False))
+    return made
+
+
+def _block(title: str, header: list[str], table: Table1, measure: str, methods: list[str], beside: bool) -> Block:
+    rows, bold = [header], []
+    for name, found in table.rows.items():
+        cells = {method: found[method] for method in methods if method in found}
+        if not beside and not set(cells) - set(PUBLISHED):
+            continue
         row = table.experiment.rows[name]
-        ours = [cells[m].mean(measure) if m in cells and cells[m].rounds else None for m in ("fathom", "fedavg")]
-        theirs = [row.published[m][measure][0] if m in row.published else None for m in ("fathom", "fedavg")]
-        told = [_published(row, method, measure) for method in ("fathom", "fedavg")]
-        each = [spread(cells.get(method), measure) for method in table.methods]
-        body.append([title(row), *each, ratio(ours[0], ours[1]), ratio(theirs[0], theirs[1]), *told])
-        better.append(best(cells, measure))
-    return header, body, better
-
-
-def title(row: Row) -> str:
-    """A row's start; the baseline's in numbers."""
-    start = row.spec["hparams"]
-    if row.name == "baseline":
-        return f"baseline (LR_0 = {start['lr']:g}, BS_0 = {start['batch']:g}, NCPR = {row.spec['cohort']})"
-    return row.title
+        line = [row.title, *(spread(cells.get(method), measure) for method in methods)]
+        if beside:
+            pair = [cells.get(m) for m in ("fathom", "fedavg")]
+            ours = [cell.mean(measure) if cell and cell.finished and cell.rounds else None for cell in pair]
+            theirs = [row.published[m][measure][0] if m in row.published else None for m in ("fathom", "fedavg")]
+            line += [ratio(*ours), ratio(*theirs), *(_published(row, m, measure) for m in ("fathom", "fedavg"))]
+        winner = best(cells, measure)
+        rows.append(line)
+        bold.append(1 + methods.index(winner) if winner else 0)
+    return Block(title, rows, bold)
 
 
 def _published(row: Row, method: str, measure: str) -> str:
@@ -188,46 +220,41 @@ def caption(table: Table1) -> str:
         target += f" (the paper's is {paper.target:.4g})"
     counts = sorted({cell.trials for cells in table.rows.values() for cell in cells.values()})
     trials = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-    going = "" if all(c.finished for cells in table.rows.values() for c in cells.values()) else " Some runs go on."
-    return f"{table.task}, {data}; {target}; {trials} trials.{going}"
+    start = paper.rows["baseline"].spec
+    hparams = start["hparams"]
+    base = f"LR_0 = {hparams['lr']:g}, BS_0 = {hparams['batch']:g}, NCPR = {start['cohort']}"
+    return f"{table.task}, {data}; {target}; {trials} trials. The baseline starts from {base}."
 
 
 NOTE = (
     "Mean ± sd over the trials that reached the target; NA where none did. In bold what is better than every other "
     "column by more than noise (Welch's t-test, p < .05). The paper's own figures are of its own data and target."
 )
+SWEPT = "*after N*: what trying the grid cost before the run it chose could begin."
 
 
 def markdown(table: Table1) -> str:
     """The table, for rounds and for local gradients, and what it took."""
     parts = [f"# Table 1: {table.task}", caption(table), NOTE]
-    if "grid" in table.methods:
-        parts.append("*after N*: what the sweep of the grid cost before the run it chose could begin; ratios count it.")
-    for measure, name in MEASURES.items():
-        header, body, better = lines(table, measure)
-        rows = []
-        for cells, winner in zip(body, better, strict=True):
-            cells = list(cells)
-            if winner:
-                place = 1 + table.methods.index(winner)
-                cells[place] = f"**{cells[place]}**"
-            rows.append(cells)
-        parts += [f"## {name} to the target", _grid([header, *rows])]
+    parts += [SWEPT] if "grid" in table.methods else []
+    for block in blocks(table):
+        rows = [list(row) for row in block.rows]
+        for row, place in zip(rows[1:], block.bold, strict=True):
+            row[place] = f"**{row[place]}**" if place else row[place]
+        parts += [f"## {block.title}", _grid(rows)]
     parts += ["## What it took", _grid(effort(table)), _machine(table)]
     return "\n\n".join(parts) + "\n"
 
 
 def effort(table: Table1) -> list[list[str]]:
-    """Seconds and examples a second, for every row and method."""
-    head = ["start", *(f"{COLUMNS[method]}: s" for method in table.methods)]
-    head += [f"{COLUMNS[method]}: gradients/s" for method in table.methods]
-    body = []
+    """Seconds and gradients a second, for every row and method."""
+    rows = [["start", "method", "trials", "seconds", "gradients", "gradients a second"]]
     for name, cells in table.rows.items():
-        found = [cells.get(method) for method in table.methods]
-        times = [f"{cell.seconds:,.0f}" if cell else "-" for cell in found]
-        speeds = [short(cell.spent / cell.seconds) if cell and cell.seconds else "-" for cell in found]
-        body.append([table.experiment.rows[name].title, *times, *speeds])
-    return [head, *body]
+        for method, cell in cells.items():
+            speed = short(cell.spent / cell.seconds) if cell.seconds else "-"
+            told = [str(cell.trials), f"{cell.seconds:,.0f}", short(cell.spent), speed]
+            rows.append([table.experiment.rows[name].title, COLUMNS[method], *told])
+    return rows
 
 
 def _machine(table: Table1) -> str:
@@ -236,7 +263,10 @@ def _machine(table: Table1) -> str:
         f"fathom {e['fathom']}, jax {e['jax']}, Python {e['python']}, {', '.join(sorted(set(e['devices'])))}"
         for e in (run["environment"] for run in runs)
     }
-    return f"Seconds are of all trials together, compiling too. Made with {'; '.join(sorted(made))}."
+    return (
+        "Seconds are of all trials together, compiling too, on the clock: runs that shared a machine slowed each other "
+        f"down. Made with {'; '.join(sorted(made))}."
+    )
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
@@ -253,14 +283,13 @@ def latex(table: Table1) -> str:
         return text
 
     made = [f"% {caption(table)}", f"% {NOTE}", f"% {_machine(table)}"]
-    for measure, name in MEASURES.items():
-        header, body, better = lines(table, measure)
+    for block in blocks(table):
+        header, *body = block.rows
         made += [f"\\begin{{tabular}}{{l{'c' * (len(header) - 1)}}}", "\\hline"]
-        made += [f"\\multicolumn{{{len(header)}}}{{l}}{{{name} to the target}} \\\\"]
+        made += [f"\\multicolumn{{{len(header)}}}{{l}}{{{block.title}}} \\\\"]
         made += [" & ".join(plain(cell) for cell in header) + r" \\ \hline"]
-        for cells, winner in zip(body, better, strict=True):
-            place = 1 + table.methods.index(winner) if winner else -1
-            told = [rf"\textbf{{{plain(c)}}}" if i == place else plain(c) for i, c in enumerate(cells)]
+        for row, place in zip(body, block.bold, strict=True):
+            told = [rf"\textbf{{{plain(c)}}}" if place and i == place else plain(c) for i, c in enumerate(row)]
             made.append(" & ".join(told) + r" \\")
         made += ["\\hline", "\\end{tabular}", ""]
     return "\n".join(made)
@@ -290,17 +319,22 @@ def document(table: Table1) -> str:
     return json.dumps({**head, "rows": rows}, indent=1) + "\n"
 
 
-def save_curves(path: Path) -> None:
-    """Leave the curves of a finished run beside its summary: what figures need of its records."""
-    run = read(path)
-    trials: dict[int, dict[str, list[float | None]]] = {}
-    for row in run.measured:
-        own = trials.setdefault(row["trial"], {key: [] for key in ("round", *CURVES)})
-        own["round"].append(row["round"])
-        for key in CURVES:
-            number = row["metrics"].get("accuracy") if key == "accuracy" else row[key]
-            own[key].append(None if number is None else float(f"{number:.4g}"))
-    (path / "curves.json").write_text(json.dumps(list(trials.values())) + "\n", encoding="utf-8")
+def save_curves(out: Path) -> None:
+    """Leave the curves of finished runs beside their summaries: what figures need of their records."""
+    for path in sorted(out.glob("*/*/*/seeds-*")):
+        if (path / "curves.json").exists() or not (path / "records.jsonl").exists():
+            continue
+        run = read(path)
+        if run.state != "finished":
+            continue
+        trials: dict[int, dict[str, list[float | None]]] = {}
+        for row in run.measured:
+            own = trials.setdefault(row["trial"], {key: [] for key in ("round", *CURVES)})
+            own["round"].append(row["round"])
+            for key in CURVES:
+                number = value(row, key)
+                own[key].append(None if number is None else float(f"{number:.4g}"))
+        (path / "curves.json").write_text(json.dumps(list(trials.values())) + "\n", encoding="utf-8")
 
 
 def load_curves(folder: Path) -> list[dict[str, list[float]]]:
