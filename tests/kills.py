@@ -13,13 +13,18 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
+
+import orbax.checkpoint  # noqa: F401  once, for all copies of this process
+
+from fathom.cli import app
+from fathom.experiment import run, store  # noqa: F401
 
 ROUNDS = 40
 COMMAND = ("run", "synthetic", "--rounds", str(ROUNDS), "--every", "1", "--out", "run", "--checkpoint-every", "0")
@@ -45,8 +50,6 @@ def kill_in_checkpoint(out, after):
 
 def kill_in_append(after):
     """Kill this process half-way through the append after so many."""
-    from fathom.experiment import store
-
     whole, count = store.append, 0
 
     def append(out, rows):
@@ -64,34 +67,59 @@ def kill_in_append(after):
 
 def child(kind, after, arguments):
     """The command, as it is killed from inside."""
-    from fathom.cli import app
-
     if kind == "checkpoint":
         kill_in_checkpoint("run", after)
     if kind == "append":
         kill_in_append(after)
-    sys.argv = ["fathom", *arguments]
-    app()
+    app(arguments, prog_name="fathom")
 
 
-def start(folder, kind, after, arguments, environment):
-    command = [sys.executable, __file__, "--child", kind, "--after", str(after), "--", *arguments]
-    with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+class Started:
+    """The command in a process of its own: a copy of this one, in which all is imported and nothing has begun."""
+
+    def __init__(self, folder, kind, after, arguments):
+        self.code = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        try:
+            os.chdir(folder)
+            log = os.open("log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            child(kind, after, arguments)
+        except SystemExit as end:
+            os._exit(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(99)
+        os._exit(0)
+
+    def poll(self, flags=os.WNOHANG):
+        """Its exit code, negative for a signal; None while it goes on."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, flags)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+    def kill(self):
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self):
+        return self.poll(0)
 
 
 def records(out):
     """A run's records without the time they took; an error if any line is torn or there twice."""
-    from fathom.experiment import store
-
     return [{key: value for key, value in row.items() if key != "seconds"} for row in store.read_rows(out)]
 
 
-def killed_once(folder, kind, rng, environment):
+def killed_once(folder, kind, rng):
     """Start or resume the run and kill it; whether it was killed before its end."""
     out = folder / "run"
     arguments = ("run", "--resume", "run", "--checkpoint-every", "0") if (out / "spec.toml").exists() else COMMAND
-    process = start(folder, kind, rng.randrange(8), arguments, environment)
+    process = Started(folder, kind, rng.randrange(8), arguments)
     if kind == "random":
         before = (out / "records.jsonl").stat().st_mtime_ns if (out / "records.jsonl").exists() else 0
         if rng.random() < 0.9:  # most of them once it trains, the others anywhere from the first instruction on
@@ -104,34 +132,33 @@ def killed_once(folder, kind, rng, environment):
         else:
             time.sleep(rng.uniform(0, 4.0))
         process.kill()
-    code = process.wait(timeout=300)
+    code = process.wait()
     if code not in (0, -signal.SIGKILL):
         raise AssertionError(f"exit code {code}: {(folder / 'log.txt').read_text()[-2000:]}")
     return code != 0
 
 
-def torture(folder, kills, seed, environment, tell=lambda counts: None):
+def torture(folder, kills, seed, tell=lambda counts: None):
     """Kill runs so many times; how many kills of each kind there were, and how many runs were brought to an end."""
     folder, rng, counts = Path(folder), random.Random(seed), Counter()
-    subprocess.run([sys.executable, "-m", "fathom", *COMMAND[:-4], "--out", "whole"], cwd=folder, env=environment,
-                   check=True, capture_output=True)  # fmt: skip
+    assert Started(folder, "none", 0, [*COMMAND[:-4], "--out", "whole"]).wait() == 0
     untouched = records(folder / "whole")
     assert len(untouched) == ROUNDS
-    run = 0
+    done = 0
     while sum(counts[kind] for kind in KINDS) < kills or (folder / "run").exists():
         enough = sum(counts[kind] for kind in KINDS) >= kills
         kind = "none" if enough else KINDS[sum(counts[kind] for kind in KINDS) % len(KINDS)]
-        if killed_once(folder, kind, rng, environment):
+        if killed_once(folder, kind, rng):
             counts[kind] += 1
             if (folder / "run" / "spec.toml").exists():
                 got = records(folder / "run")
                 assert got == untouched[: len(got)]
         else:
             assert records(folder / "run") == untouched, "the run came to other records"
-            run += 1
-            (folder / "run").rename(folder / f"done-{run}")
+            done += 1
+            (folder / "run").rename(folder / f"done-{done}")
         tell(counts)
-    return counts, run
+    return counts, done
 
 
 def main():
@@ -140,22 +167,17 @@ def main():
     )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--after", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        return child(args.child, args.after, args.arguments)
+    os.environ["TERM"] = "dumb"
 
     def tell(counts):
         print(f"\r{sum(counts.values())} of {args.kills} kills   ", end="", file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        counts, runs = torture(folder, args.kills, args.seed, {**os.environ, "TERM": "dumb"}, tell)
+        counts, runs = torture(folder, args.kills, args.seed, tell)
     print(file=sys.stderr)
     print(", ".join(f"{counts[kind]} at a random moment" if kind == "random" else f"{counts[kind]} within the {kind}"
                     for kind in KINDS) + f": {runs} runs, all to the same records")  # fmt: skip
-    return None
 
 
 if __name__ == "__main__":

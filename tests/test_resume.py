@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,6 @@ from fathom.experiment import spec as specs
 from fathom.experiment.run import environment
 from fathom.experiment.spec import SpecError
 from fuzz_checkpoints import fuzz
-from kills import torture
 from problems import algorithm, clients, federation, logistic
 from test_cli import ENVIRONMENT, FATHOM, curve
 from test_cli import fathom as command
@@ -56,10 +58,22 @@ def test_snapshots_come_at_intervals_and_at_the_end():
     assert not any(r.snapshot for r in fathom.train(algorithm(), fed, **options))
 
 
-def test_a_run_killed_at_any_moment_comes_to_the_same_records(tmp_path):
-    counts, done = torture(tmp_path, 25, 0, ENVIRONMENT)
-    assert min(counts.values()) == 8
-    assert done >= 1
+def kills(*options):
+    """Kill runs in a process of its own, which copies itself for every one of them."""
+    script = [sys.executable, str(Path(__file__).with_name("kills.py")), *options]
+    done = subprocess.run(script, env=ENVIRONMENT, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_run_killed_at_any_moment_comes_to_the_same_records():
+    done = kills("--kills", "25")
+    found = re.match(
+        r"(\d+) at a random moment, (\d+) within the checkpoint, (\d+) within the append: (\d+) runs", done
+    )
+    assert found, done
+    assert [int(count) for count in found.groups()[:3]] == [9, 8, 8]
+    assert int(found[4]) >= 1
 
 
 def test_damaged_checkpoints_are_refused_or_read_as_they_were():
@@ -68,8 +82,8 @@ def test_damaged_checkpoints_are_refused_or_read_as_they_were():
 
 
 @pytest.mark.slow
-def test_a_run_killed_200_times_comes_to_the_same_records(tmp_path):
-    torture(tmp_path, 200, 1, ENVIRONMENT)
+def test_a_run_killed_200_times_comes_to_the_same_records():
+    kills("--kills", "200", "--seed", "1")
 
 
 CACHING = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")

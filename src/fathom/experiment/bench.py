@@ -190,7 +190,7 @@ def _alone(algorithm: Algorithm, federation: Federation, keys: Key, options: Row
         federation.names(np.arange(len(federation))),
     )
     cohorts = put(Cohort(federation.examples, *(np.stack([column] * len(keys)) for column in columns)))
-    states = put(jax.vmap(lambda key: algorithm.init(key, len(federation)))(keys))
+    states = put(jax.jit(jax.vmap(lambda key: algorithm.init(key, len(federation))))(keys))
 
     @partial(jax.jit, donate_argnums=0)
     def step(states: Any, cohorts: Cohort) -> Any:
