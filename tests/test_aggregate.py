@@ -61,8 +61,8 @@ def test_updates_are_aggregated_as_numpy_would(name, lanes):
     np.testing.assert_allclose(flat(info.update), expected(name, *updates(fed, algo, state)), atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["median", "trimmed"])
-def test_order_statistics_leave_out_those_who_did_not_answer(name):
+def test_order_statistics_leave_out_those_who_did_not_answer():
+    name = "trimmed"
     fed = federation(clients(1, [13, 20, 17, 9, 31]))
     algo = algorithm(fathom.tuners.fixed(), aggregator=AGGREGATORS[name])
     cohort = whole(fed)
