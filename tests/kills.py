@@ -122,7 +122,7 @@ def killed_once(folder, kind, rng):
     process = Started(folder, kind, rng.randrange(8), arguments)
     if kind == "random":
         before = (out / "records.jsonl").stat().st_mtime_ns if (out / "records.jsonl").exists() else 0
-        if rng.random() < 0.9:  # most of them once it trains, the others anywhere from the first instruction on
+        if rng.random() < 0.9:  # most of them once it trains, the others anywhere after the start
             while process.poll() is None:
                 path = out / "records.jsonl"
                 if path.exists() and path.stat().st_mtime_ns != before and path.stat().st_size:

@@ -254,3 +254,13 @@ def test_packages_that_are_not_installed_are_named_in_one_line(pair, monkeypatch
     done = CliRunner().invoke(watch, [])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "pip install 'fathom[report]'" in done.stderr
+
+
+def test_a_trial_that_stopped_at_its_target_counts_on_with_its_last_values(tmp_path):
+    rows = [rundirs.row(5, 0, 0.5), rundirs.row(5, 1, 0.7), rundirs.row(10, 0, 0.65)]
+    path = rundirs.write(tmp_path / "cut", curves=((0.5, 0.65), (0.7, 0.7)), rows=rows, stop_at_target=True)
+    (run,) = read.read_all([path])
+    assert series.curves(run)["accuracy"]["mean"] == [0.6, 0.675]
+    assert series.curves(run)["gradients"] == [500, 750]
+    assert "counts on with its last values" in tables.results([run]).note
+    assert "not compared: trials stopped at their target" in tables.to_markdown(tables.verdicts([run, run]))

@@ -97,7 +97,7 @@ def test_trials_are_added_to_those_that_are_there_and_what_was_stopped_goes_on(t
     for key in ("rounds_to_target", "gradients_to_target", "rounds"):
         assert [t[key] for t in apart] == [t[key] for t in counted]
     assert rows[-1]["round"] < SPEC["rounds"]  # a trial stops at its target
-    with pytest.raises(SpecError, match=r"its target is 0\.3, that asked for 0\.5"):
+    with pytest.raises(SpecError, match=r"was run with target=0\.3 and not 0\.5; ask"):
         list(left(3, changes=["target=0.5"]))
 
 
@@ -119,7 +119,7 @@ def test_a_grid_is_tried_with_other_seeds_and_the_best_is_run(tmp_path):
     cell = table.rows["baseline"]["grid"]
     spent = sum(store.read_summary(job.out)["trials"][0]["rounds"] for job in sweep)
     assert cell.first["rounds"] == spent
-    assert cell.mean("rounds") == spent + np.mean(cell.rounds)
+    assert cell.values("rounds") == [spent + rounds for rounds in cell.rounds]
     assert f"after {spent}" in tables.markdown(table)
 
 
@@ -155,6 +155,8 @@ def cell(rounds, trials=None, finished=True, first=None):
         (cell([10, 11, 12]), cell([20, 21], 3), None),
         (cell([], 3), cell([], 3), None),
         (cell([10]), cell([20]), None),
+        (cell([10]), cell([], 1), None),
+        (cell([600, 900, 1200]), cell([5, 10, 15], first={"rounds": 900, "gradients": 9}), None),
         (cell([10, 11, 12]), cell([5], 3, finished=False), None),
         (cell([10, 11, 12]), cell([2, 3, 4], first={"rounds": 50, "gradients": 5000}), "fathom"),
     ],
@@ -167,19 +169,22 @@ def test_better_is_what_is_better_by_more_than_noise(fathom, fedavg, better):
     ("made", "told"),
     [
         (None, "not run"),
-        (cell([10, 20]), "15 ± 7"),
+        (cell([10, 20]), "15 ± 7 (2 trials)"),
         (cell([], 3), "NA"),
-        (cell([10], 3), "10 (1 of 3)"),
+        (cell([10], 3), "10 (1 of 3 trials)"),
+        (cell([10, 20, 30]), "20 ± 10"),
         (cell([10], 3, finished=False), "unfinished (1 of 3 so far)"),
-        (cell([10, 20], first={"rounds": 300}), "15 ± 7 after 300"),
+        (cell([10, 20], first={"rounds": 300}), "15 ± 7 after 300 (2 trials)"),
     ],
 )
 def test_cells_tell_what_was_reached(made, told):
-    assert tables.spread(made, "rounds") == told
+    assert tables.spread(made, "rounds", trials=3) == told
 
 
 def test_numbers_are_written_as_the_paper_writes_them():
-    assert [tables.short(v) for v in (739, 9582, 64e3, 1.5e6, 138.4e6)] == ["739", "9582", "64K", "1.5M", "138M"]
+    assert [tables.short(v) for v in (739, 9582, 64e3, 999600, 1.5e6, 138.4e6)] == [
+        "739", "9582", "64K", "1M", "1.5M", "138M"
+    ]  # fmt: skip
 
 
 def test_a_band_holds_the_last_value_of_a_trial_that_stopped():
@@ -234,6 +239,65 @@ def test_the_command_makes_tables_and_figures_and_makes_them_again_from_what_is_
     assert (out / "table1-femnist.md").read_text() == before
 
 
+def test_files_that_are_damaged_or_missing_are_told_of(tmp_path):
+    experiment = Experiment(4, 0.3, {"baseline": ROW})
+    jobs = list(reproduce.jobs([ROW], ["fathom", "fedavg"], 2, tmp_path))
+    for job in jobs:
+        do(job)
+    first = jobs[0].out
+
+    def collected():
+        return tables.collect(tmp_path, "synthetic", experiment)
+
+    assert collected().rows["baseline"]["fathom"].finished
+    (first.with_name("seeds-7-9")).mkdir()  # killed before it began
+    assert not list(reproduce.jobs([ROW], ["fathom"], 2, tmp_path))
+    whole = (first / "summary.json").read_text()
+    more = first.with_name("seeds-2-3")
+    shutil.copytree(first, more)
+    with pytest.raises(ValueError, match="has a seed that another run beside it has, too"):
+        collected()
+    with pytest.raises(SpecError, match="seeds 0 to 1 and not those of its name"):
+        list(reproduce.jobs([ROW], ["fathom"], 4, tmp_path))
+    (more / "spec.toml").write_text((more / "spec.toml").read_text().replace("seed = 0", "seed = 2", 1))
+    assert collected().rows["baseline"]["fathom"].trials == 4
+    (more / "summary.json").unlink()  # as while it is resumed
+    cut = collected().rows["baseline"]["fathom"]
+    assert not cut.finished
+    assert tables.spread(cut, "rounds") == "unfinished (2 of 4 so far)"
+    shutil.rmtree(more)
+    for text in ("[]", "{}", whole.replace('"clients": 4', '"clients": null'), whole.replace("rounds_to", "round_to")):
+        (first / "summary.json").write_text(text)
+        with pytest.raises(ValueError, match="summary"):
+            collected()
+    (first / "summary.json").write_text(whole)
+    (first / "spec.toml").write_text((first / "spec.toml").read_text().replace("every = 2", "every = 4"))
+    with pytest.raises(ValueError, match="its every is not that of other runs"):
+        collected()
+    (first / "curves.json").write_text("[{}")
+    with pytest.raises(ValueError, match=r"curves.json cannot be read"):
+        tables.load_curves(first.parent)
+
+
+def test_a_run_that_diverged_is_not_run_again(tmp_path):
+    wild = ROW._replace(spec={**SPEC, "hparams": {"lr": 1e30, "epochs": 1, "batch": 20}, "rounds": 40})
+    (job,) = reproduce.jobs([wild], ["fedavg"], 2, tmp_path)
+    with pytest.raises(FloatingPointError):
+        do(job)
+    assert not list(reproduce.jobs([wild], ["fedavg"], 2, tmp_path))
+    table = tables.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": wild}))
+    assert tables.spread(table.rows["baseline"]["fedavg"], "rounds") == "NA"
+
+
+def test_two_processes_cannot_run_into_one_directory(tmp_path):
+    spec = specs.resolve({**SPEC, "tuner": "fixed"})
+    held = runs.prepare(spec, tmp_path / "out")
+    with pytest.raises(SpecError, match="is being run by another process"):
+        runs.prepare(spec, tmp_path / "out", resume=runs.Start())
+    del held
+    list(runs.prepare(spec, tmp_path / "out", resume=runs.Start()).rows)
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -243,6 +307,10 @@ def test_the_command_makes_tables_and_figures_and_makes_them_again_from_what_is_
         (["femnist", "--trials", "0"], "--trials 0 must be at least 1."),
         (["femnist", "--no-run"], "has no finished run of femnist"),
         (["femnist", "--target", "2"], "target=2"),
+        (
+            ["femnist", "--set", "task=glyphs", "--methods", "fedadam"],
+            "this is about femnist, and task='glyphs' another",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_line(asked, told, tmp_path):

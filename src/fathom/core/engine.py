@@ -114,6 +114,8 @@ def train(
     _check(algorithm.hparams, key, order, rounds=rounds, every=every, lanes=1 if lanes is None else lanes)
     sample, size = sampler(federation, cohort, rounds)
     test_sets = _test_sets(test)
+    if until and not test_sets:
+        raise ValueError("until is asked about metrics, and there are none without a test set; give `test`.")
 
     def records() -> Iterator[Record]:
         began = time.perf_counter()
@@ -297,7 +299,11 @@ def _refuse_divergence(number: int, info: RoundInfo, totals: Totals) -> None:
     running = np.array(totals.ended) == 0
     if np.any(running) and np.all((idle | ~finite)[running]):
         which = "training" if len(idle) == 1 else "every trial"
-        what = f"the last {GIVE_UP} rounds came to nothing" if idle.all() else "hyperparameters are no longer finite"
+        what = (
+            f"the last {GIVE_UP} rounds came to nothing"
+            if idle[running].all()
+            else "hyperparameters are no longer finite"
+        )
         raise FloatingPointError(
             f"{which} diverged: {what} after round {number}; start from a lower lr, or bound it with `clamp`."
         )

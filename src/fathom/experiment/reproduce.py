@@ -4,10 +4,11 @@ OUT/TASK/ROW/METHOD/seeds-A-B is the run directory of the trials with these seed
 or in another call, stand beside those that are there.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -18,14 +19,14 @@ from fathom.experiment import store
 from fathom.experiment.spec import Spec, SpecError, Table
 from fathom.paper import Row
 
-METHODS = {
-    "fathom": "FATHOM as its authors ran it",
-    "fedavg": "FedAvg from the same start",
-    "printed": "FATHOM by the equations as typeset",
-    "decay": "FedAvg, the client learning rate times .998 every round",
-    "fedadam": "FedAdam at the rates of Reddi et al. 2020",
-    "grid": "FedAvg at the best of 12 settings, which are tried first",
-}
+METHODS = (
+    "fathom",  # as its authors ran it
+    "fedavg",  # from the same start
+    "printed",  # FATHOM by the equations as typeset
+    "decay",  # FedAvg, the client learning rate times .998 every round
+    "fedadam",  # at the rates of Reddi et al. 2020
+    "grid",  # FedAvg at the best of up to 12 settings around the start, which are tried first
+)
 FEDADAM = {  # client rate, server rate and epsilon, as powers of ten (Reddi et al. 2020, their best)
     "femnist": (-1.5, -2.5, -4.0),
     "stackoverflow": (-0.5, -2.0, -5.0),
@@ -54,7 +55,11 @@ def jobs(
         raw = deepcopy(row.spec)
         for change in changes:
             specs.set_option(raw, change)
-        task = specs.resolve(raw).task["name"]
+        given, known = (specs.resolve({**one, "tuner": "fixed"}) for one in (raw, row.spec))
+        task = known.task["name"]
+        if given.task["name"] != task:
+            raise SpecError(f"this is about {task}, and task={given.task['name']!r} another one; leave it out.")
+        raw["hparams"] = given.hparams
         folder = out / task / row.name / method
         if method != "grid":
             yield from _missing(_method(raw, method, task), trials, folder, row.name, method)
@@ -74,7 +79,8 @@ def parts(folder: Path) -> dict[Path, tuple[int, int]]:
     """The run directories of a row and method, and the first and last seed of each."""
     found = {}
     for path in sorted(folder.glob("seeds-*")):
-        if match := re.fullmatch(r"seeds-(\d{1,9})-(\d{1,9})", path.name):
+        match = re.fullmatch(r"seeds-(\d{1,9})-(\d{1,9})", path.name)
+        if match and (path / "spec.toml").exists():  # or it was killed before it began
             found[path] = (int(match[1]), int(match[2]))
     return found
 
@@ -99,11 +105,15 @@ def _missing(raw: Table, trials: int, folder: Path, row: str, method: str) -> It
     there: set[int] = set()
     for path, (low, high) in parts(folder).items():
         spec = specs.resolve(specs.read(path / "spec.toml"))
-        if replace(spec, seed=first, trials=trials) != wanted:
-            raise SpecError(
-                f"{path} was run with other settings (its target is {spec.target:g}, that asked for "
-                f"{wanted.target:g}); see its spec.toml, and choose another --out."
-            )
+        unlike = [
+            f"{key}={before} and not {now}"
+            for (key, before), now in zip(asdict(spec).items(), asdict(wanted).values(), strict=True)
+            if before != now and key not in ("seed", "trials")
+        ]
+        if (spec.seed, spec.seed + spec.trials - 1) != (low, high):
+            unlike.append(f"seeds {spec.seed} to {spec.seed + spec.trials - 1} and not those of its name")
+        if unlike:
+            raise SpecError(f"{path} was run with {', '.join(unlike)}; ask for the same, or choose another --out.")
         there |= set(range(low, high + 1))
         if not _finished(path):
             yield Job(row, method, spec, path, begun=True)
@@ -118,11 +128,12 @@ def _missing(raw: Table, trials: int, folder: Path, row: str, method: str) -> It
 
 def _finished(path: Path) -> bool:
     summary = store.read_summary(path)
-    return summary is not None and summary["finished"]
+    return summary is not None and (summary["finished"] or summary["diverged"])
 
 
 def _how_good(sweep: Iterable[Path]) -> tuple[float, float]:
     """Fewer rounds to the target are better, and where it was not reached a higher accuracy."""
     trials = [trial for path in sweep for trial in (store.read_summary(path) or {"trials": []})["trials"]]
-    rounds = [trial["rounds_to_target"] or float("inf") for trial in trials]
-    return -fmean(rounds), fmean(trial["final"].get("accuracy") or 0.0 for trial in trials)
+    rounds = [trial["rounds_to_target"] or math.inf for trial in trials]
+    reached = [trial["final"].get("accuracy") or 0.0 for trial in trials]
+    return (-fmean(rounds), fmean(reached)) if trials else (-math.inf, 0.0)

@@ -80,11 +80,13 @@ def prepare(
     if algorithm.privacy:
         privacy.account(algorithm.privacy, len(federation), spec.cohort, spec.rounds)  # or say what is missing
     facts = checkpoint.facts(spec, federation, environment())
-    found, past = None, []
+    found, past, lock = None, [], None
     if resume is None:
         if leads:
             store.create(out, spec)
+            lock = store.Lock(out)
     else:
+        lock = store.Lock(out) if leads else None
         found = checkpoint.load(out, algorithm, keys, spec.cohort, facts, resume.at)
         if leads:
             past = _set_back(out, spec, found.snapshot.round if found else 0)
@@ -108,7 +110,7 @@ def prepare(
         return algorithm.privacy and privacy.account(algorithm.privacy, len(federation), spec.cohort, rounds)
 
     if leads:
-        rows = _rows(spec, out, records, done, len(federation), facts, given_away, log, past)
+        rows = _rows(spec, out, records, done, len(federation), facts, given_away, log, past, lock)
     else:
         rows = (store.row(record) for record in records)
     return Run(rows, done, past, found.note if found else "")
@@ -135,10 +137,12 @@ def _rows(
     given_away: Callable,
     log: Sequence[str],
     past: list[store.Row],
+    lock: store.Lock | None,  # held until the last row
 ) -> Generator[store.Row, None, None]:
     rows: list[store.Row] = []
     running = set(range(spec.trials)) - {row["trial"] for row in past if store.ends(spec, row)}
     stopped: Exception | None = None
+    diverged = False
     try:
         with checkpoint.Writer(out, facts) as writer, trackers.opened(log, out, spec, past) as track:
             for record in records:
@@ -156,11 +160,14 @@ def _rows(
                     if record.snapshot:
                         writer.save(record.snapshot)
                 yield row
+    except FloatingPointError:
+        diverged = True
+        raise
     except (OSError, checkpoint.StoppedError) as error:
         stopped = error
     finally:
         try:
-            store.summarise(out, spec, not running, clients, environment(), given_away(done))
+            store.summarise(out, spec, not running, diverged, clients, environment(), given_away(done))
         except (OSError, SpecError) as error:
             stopped = stopped or error
     if stopped:

@@ -18,6 +18,11 @@ from typing import Any
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 from fathom.core.engine import Record
 from fathom.experiment.spec import Spec, SpecError
 
@@ -39,6 +44,24 @@ def create(out: Path, spec: Spec) -> None:
         replace(out / "spec.toml", spec.toml())
     except OSError as error:
         raise SpecError(f"{out} cannot be written: {error.strerror}; choose another --out.") from error
+
+
+class Lock:
+    """Keeps a run directory for one process, as long as this object lives or the process does."""
+
+    def __init__(self, out: Path) -> None:
+        self.handle = os.open(out, os.O_RDONLY)
+        try:
+            if fcntl:
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SpecError(f"{out} is being run by another process; wait for it to end, or stop it first.") from error
+        except OSError:  # a file system without locks
+            pass
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self.handle)
 
 
 def row(record: Record) -> Row:
@@ -184,7 +207,7 @@ def read_summary(out: Path) -> Row | None:
     try:
         summary = json.loads(path.read_bytes())
         if isinstance(summary["finished"], bool) and isinstance(summary["trials"], list):
-            return summary
+            return {"diverged": False, **summary}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -192,7 +215,9 @@ def read_summary(out: Path) -> Row | None:
     raise SpecError(f"{path} is damaged; remove it, and go on with `fathom run --resume {out}`.")
 
 
-def summarise(out: Path, spec: Spec, finished: bool, clients: int, environment: Row, privacy: Row | None) -> Row:
+def summarise(
+    out: Path, spec: Spec, finished: bool, diverged: bool, clients: int, environment: Row, privacy: Row | None
+) -> Row:
     """Work the records up into summary.json, and return it."""
     rows = read_rows(out)
     trials = [_trial([r for r in rows if r["trial"] == trial], spec) for trial in range(spec.trials)]
@@ -204,6 +229,7 @@ def summarise(out: Path, spec: Spec, finished: bool, clients: int, environment: 
         "tuner": spec.tuner["name"],
         "target": spec.target,
         "finished": finished,
+        "diverged": diverged,
         "rounds": max((trial["rounds"] for trial in trials), default=0),
         "trials": trials,
         "reached_target": f"{len(reached)} of {len(trials)}",

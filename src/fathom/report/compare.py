@@ -126,7 +126,7 @@ def _final(run: Run) -> Result:
     return Result(run.name, [v for v in last.values() if v is not None], len(last))
 
 
-def chance(first: list[float], second: list[float]) -> float:
+def chance(first: Sequence[float], second: Sequence[float]) -> float:
     """The two-sided p of Welch's t-test; 1 where the trials of both have no spread at all."""
     from scipy import stats
 

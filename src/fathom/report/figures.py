@@ -69,7 +69,8 @@ def _panel(axis: Axes, quantity: str, sweep: Mapping[str, Any], table: Table1, o
             axis.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
             axis.plot(rounds, mean, color=colour, linestyle=line, linewidth=1.4)
             values += [*low, *high]
-        handles.append(Line2D([], [], color=colour, label=_label(table, name, sweep)))
+        if any(line.get_color() == colour for line in axis.lines):
+            handles.append(Line2D([], [], color=colour, label=_label(table, name, sweep)))
     if quantity == "accuracy":
         axis.axhline(table.target, color="#888888", linewidth=0.8)
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

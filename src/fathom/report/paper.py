@@ -1,15 +1,18 @@
 """The paper's Table 1 and its figures, from the runs that `fathom reproduce` made."""
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from fathom.paper import Experiment, Row
 from fathom.report import compare
-from fathom.report.read import RunError, read
+from fathom.report.read import RunError, read, settled
 from fathom.report.series import value
+from fathom.report.tables import flat
 
 COLUMNS = {
     "fathom": "FATHOM",
@@ -21,6 +24,7 @@ COLUMNS = {
 }
 PUBLISHED = ("fathom", "fedavg", "printed")  # the paper's methods, and both readings of its own
 MEASURES = {"rounds": "Rounds", "gradients": "Local gradients"}
+VARIED = ("seed", "trials", "cohort", "hparams", "tuner", "clamp", "server_opt")  # from row to row, method to method
 CURVES = ("accuracy", "lr", "epochs", "batch")
 
 
@@ -31,14 +35,19 @@ class Cell(NamedTuple):
     gradients: list[int]
     trials: int
     spent: int  # gradients that all trials computed, and
-    seconds: float  # how long that took, compiling too
+    seconds: float  # how long that took, compiling too, one run after another
     finished: bool
     first: dict[str, int]  # rounds and gradients of a sweep that was needed before; empty where none was
-    runs: list[dict[str, Any]]  # summaries
+    made: list[dict[str, Any]]  # environments
 
-    def mean(self, measure: str) -> float:
-        """The mean over the trials that reached the target, and what had to be spent before."""
-        return fmean(getattr(self, measure)) + self.first.get(measure, 0)
+    def values(self, measure: str) -> list[int]:
+        """Of the trials that reached the target, with what had to be spent before."""
+        return [value + self.first.get(measure, 0) for value in getattr(self, measure)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all trials are done, and reached the target."""
+        return self.finished and bool(self.rounds) and len(self.rounds) == self.trials
 
 
 class Table1(NamedTuple):
@@ -47,85 +56,118 @@ class Table1(NamedTuple):
     task: str
     target: float
     clients: int
+    limits: str  # rounds and evaluations
     experiment: Experiment
     methods: list[str]
     rows: dict[str, dict[str, Cell]]
+
+    @property
+    def trials(self) -> int:
+        """The most trials that a cell has."""
+        return max(cell.trials for cells in self.rows.values() for cell in cells.values())
 
 
 def collect(out: Path, task: str, experiment: Experiment) -> Table1 | None:
     """What is there of a task's runs under `out`; None where there is nothing."""
     rows: dict[str, dict[str, Cell]] = {}
-    for name in experiment.rows:
-        cells = {method: _cell(out / task / name / method) for method in COLUMNS}
-        if found := {method: cell for method, cell in cells.items() if cell}:
-            rows[name] = found
-    summaries = [summary for cells in rows.values() for cell in cells.values() for summary in cell.runs]
-    if not summaries:
+    specs: dict[Path, dict[str, Any]] = {}
+    clients: set[int] = set()
+    for name, method in product(experiment.rows, COLUMNS):
+        runs, sweep = (_read(out / task / name / method, pattern) for pattern in ("seeds-*", "sweep/*/seeds-*"))
+        done = [summary for _, _, summary in runs + sweep if summary]
+        specs |= {path: spec for path, spec, _ in runs + sweep}
+        clients |= {summary["clients"] for summary in done}
+        if any(summary for _, _, summary in runs):
+            rows.setdefault(name, {})[method] = _cell(runs, sweep)
+    if not rows:
         return None
-    targets, clients = ({summary[key] for summary in summaries} for key in ("target", "clients"))
-    for what, values in (("targets", targets), ("numbers of clients", clients)):
-        if len(values) > 1:
-            raise RunError(f"{out / task}: the runs have different {what}, {values}; keep each in a folder of its own.")
+    first = next(iter(specs.values()))
+    for path, spec in specs.items():
+        unlike = [key for key in first.keys() | spec.keys() if key not in VARIED and first.get(key) != spec.get(key)]
+        if unlike or len(clients) > 1:
+            what = ", ".join(sorted(unlike)) or "number of clients"
+            raise RunError(f"{path}: its {what} is not that of other runs in {out}; keep such runs in another folder.")
+    limits = f"at most {first['rounds']:,} rounds, evaluated every {first['every']}"
     methods = [method for method in COLUMNS if any(method in cells for cells in rows.values())]
-    return Table1(task, targets.pop(), clients.pop(), experiment, methods, rows)
+    return Table1(task, first["target"], clients.pop(), limits, experiment, methods, rows)
 
 
-def _cell(folder: Path) -> Cell | None:
-    runs = _summaries(folder.glob("seeds-*"))
-    sweep = _summaries(folder.glob("sweep/*/seeds-*"))
-    if not runs:
-        return None
-    trials = [trial for run in runs for trial in run["trials"]]
+Found = tuple[Path, dict[str, Any], dict[str, Any] | None]  # a run directory, its spec and its summary
+
+
+def _read(folder: Path, pattern: str) -> list[Found]:
+    """The runs there; each seed once."""
+    found: list[Found] = []
+    seeds: set[tuple[Path, int]] = set()
+    for path in sorted(folder.glob(pattern)):
+        if not (path / "spec.toml").exists():  # killed before it began
+            continue
+        spec, summary = settled(path)
+        own = {(path.parent, spec["seed"] + place) for place in range(min(spec["trials"], 10**6))}
+        if own & seeds:
+            raise RunError(f"{path} has a seed that another run beside it has, too; move one of them away.")
+        seeds |= own
+        if summary is not None:
+            _check(path / "summary.json", summary)
+        found.append((path, spec, summary))
+    return found
+
+
+def _check(path: Path, summary: dict[str, Any]) -> None:
+    """See that a summary has what the table needs."""
+
+    def counted(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    trials = summary.get("trials")
+    trials = trials if isinstance(trials, list) and all(isinstance(trial, dict) for trial in trials) else None
+    well = trials is not None and counted(summary.get("clients")) and isinstance(summary.get("seconds"), int | float)
+    for trial in trials or ():
+        reached = [trial.get(f"{key}_to_target") for key in MEASURES]
+        well = well and all(counted(trial.get(key)) for key in MEASURES)
+        well = well and (reached == [None, None] or all(map(counted, reached)))
+    if not well:
+        raise RunError(f"{path} is not the summary of a run for this table; move its folder away.")
+
+
+def _cell(runs: list[Found], sweep: list[Found]) -> Cell:
+    done, tried = ([summary for _, _, summary in some if summary] for some in (runs, sweep))
+    trials, before = ([trial for summary in some for trial in summary["trials"]] for some in (done, tried))
     hits = [trial for trial in trials if trial["rounds_to_target"] is not None]
-    tried = [trial for run in sweep for trial in run["trials"]]
-    first = {key: sum(trial[key] for trial in tried) for key in MEASURES} if tried else {}
     return Cell(
         rounds=[trial["rounds_to_target"] for trial in hits],
         gradients=[trial["gradients_to_target"] for trial in hits],
-        trials=len(trials),
-        spent=sum(trial["gradients"] for trial in trials + tried),
-        seconds=sum(run["seconds"] for run in runs + sweep),
-        finished=all(run["finished"] for run in runs),
-        first=first,
-        runs=runs,
+        trials=sum(spec["trials"] for _, spec, _ in runs),
+        spent=sum(trial["gradients"] for trial in trials + before),
+        seconds=sum(summary["seconds"] for summary in done + tried),
+        finished=all(summary and (summary["finished"] or summary.get("diverged")) for _, _, summary in runs + sweep),
+        first={key: sum(trial[key] for trial in before) for key in MEASURES} if before else {},
+        made=[summary["environment"] for summary in done],
     )
-
-
-def _summaries(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    found = []
-    for folder in sorted(folders):
-        if not (folder / "summary.json").is_file():
-            continue
-        try:
-            found.append(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{folder / 'summary.json'} cannot be read: {error}.") from error
-    return found
 
 
 def best(cells: dict[str, Cell], measure: str) -> str | None:
     """The method that is better than every other one, and by more than noise; None where that cannot be said.
 
-    Only a method that reached the target in all trials can be; one that reached it in none is worse than those.
+    Only a method that reached the target in all of at least two trials can be; one that reached it in none is worse.
+    p of Welch's t-test is multiplied by the number of pairs of methods.
     """
-    if len(cells) < 2 or any(not cell.finished or 0 < len(cell.rounds) < cell.trials for cell in cells.values()):
+    if len(cells) < 2 or any(not cell.finished or cell.trials < 2 for cell in cells.values()):
         return None
-    whole = {name: cell for name, cell in cells.items() if cell.rounds}
+    if any(0 < len(cell.rounds) < cell.trials for cell in cells.values()):
+        return None
+    whole = {name: cell.values(measure) for name, cell in cells.items() if cell.whole}
     if not whole:
         return None
-    first = min(whole, key=lambda name: whole[name].mean(measure))
-    values = getattr(whole[first], measure)
-    for name, cell in whole.items():
-        if name == first or cell.first:  # a sweep's cost is no noise
-            continue
-        others = getattr(cell, measure)
-        if min(len(values), len(others)) < 2 or compare.chance(values, others) >= compare.LEVEL:
-            return None
-    return first
+    first = min(whole, key=lambda name: fmean(whole[name]))
+    pairs = len(whole) * (len(whole) - 1) // 2
+    others = [values for name, values in whole.items() if name != first]
+    sure = all(pairs * compare.chance(whole[first], values) < compare.LEVEL for values in others)
+    return first if sure else None
 
 
-def spread(cell: Cell | None, measure: str) -> str:
-    """Mean ± sd, NA where no trial reached the target, and how many did where not all did."""
+def spread(cell: Cell | None, measure: str, trials: int = 0) -> str:
+    """Mean ± sd, NA where no trial reached the target, and how many did where not all did; or were fewer than usual."""
     if cell is None:
         return "not run"
     values = getattr(cell, measure)
@@ -136,15 +178,17 @@ def spread(cell: Cell | None, measure: str) -> str:
     told = short(fmean(values)) + (f" ± {short(stdev(values), 2)}" if len(values) > 1 else "")
     if cell.first:
         told += f" after {short(cell.first[measure])}"
-    return told if len(values) == cell.trials else f"{told} ({len(values)} of {cell.trials})"
+    if len(values) < cell.trials:
+        return f"{told} ({len(values)} of {cell.trials} trials)"
+    return f"{told} ({cell.trials} {'trial' if cell.trials == 1 else 'trials'})" if cell.trials < trials else told
 
 
 def short(value: float, digits: int = 3) -> str:
     """A number as the paper writes it: 739, 64K, 2.2M."""
-    for size, letter in ((1e6, "M"), (1e3, "K")):
-        if value >= size and value >= 1e4:
-            scaled = float(f"{value / size:.{digits}g}")
-            return f"{scaled:g}{letter}"
+    value = float(f"{value:.{digits}g}") if value >= 1e4 else value
+    for size, letter in ((1e6, "M"), (1e4, "K")):
+        if value >= size:
+            return f"{value / (1e6 if letter == 'M' else 1e3):g}{letter}"
     return f"{value:.0f}"
 
 
@@ -191,10 +235,10 @@ def _block(title: str, header: list[str], table: Table1, measure: str, methods: 
         if not beside and not set(cells) - set(PUBLISHED):
             continue
         row = table.experiment.rows[name]
-        line = [row.title, *(spread(cells.get(method), measure) for method in methods)]
+        line = [row.title, *(spread(cells.get(method), measure, table.trials) for method in methods)]
         if beside:
             pair = [cells.get(m) for m in ("fathom", "fedavg")]
-            ours = [cell.mean(measure) if cell and cell.finished and cell.rounds else None for cell in pair]
+            ours = [fmean(cell.values(measure)) if cell and cell.whole else None for cell in pair]
             theirs = [row.published[m][measure][0] if m in row.published else None for m in ("fathom", "fedavg")]
             line += [ratio(*ours), ratio(*theirs), *(_published(row, m, measure) for m in ("fathom", "fedavg"))]
         winner = best(cells, measure)
@@ -218,17 +262,17 @@ def caption(table: Table1) -> str:
     target = f"target {table.target:.4g} test accuracy"
     if table.target != paper.target:
         target += f" (the paper's is {paper.target:.4g})"
-    counts = sorted({cell.trials for cells in table.rows.values() for cell in cells.values()})
-    trials = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
     start = paper.rows["baseline"].spec
     hparams = start["hparams"]
     base = f"LR_0 = {hparams['lr']:g}, BS_0 = {hparams['batch']:g}, NCPR = {start['cohort']}"
-    return f"{table.task}, {data}; {target}; {trials} trials. The baseline starts from {base}."
+    trials = f"{table.trials} {'trial' if table.trials == 1 else 'trials'} unless said otherwise"
+    return f"{table.task}, {data}; {target}; {table.limits}; {trials}. The baseline starts from {base}."
 
 
 NOTE = (
     "Mean ± sd over the trials that reached the target; NA where none did. In bold what is better than every other "
-    "column by more than noise (Welch's t-test, p < .05). The paper's own figures are of its own data and target."
+    "column by more than noise (Welch's t-test, p times the number of pairs < .05). A ratio is of means, where all "
+    "trials reached the target. The paper's own figures are of its own data and target."
 )
 SWEPT = "*after N*: what trying the grid cost before the run it chose could begin."
 
@@ -258,14 +302,15 @@ def effort(table: Table1) -> list[list[str]]:
 
 
 def _machine(table: Table1) -> str:
-    runs = [run for cells in table.rows.values() for cell in cells.values() for run in cell.runs]
     made = {
-        f"fathom {e['fathom']}, jax {e['jax']}, Python {e['python']}, {', '.join(sorted(set(e['devices'])))}"
-        for e in (run["environment"] for run in runs)
+        ", ".join(str(value) for value in flat(made).values() if value)
+        for cells in table.rows.values()
+        for cell in cells.values()
+        for made in cell.made
     }
     return (
-        "Seconds are of all trials together, compiling too, on the clock: runs that shared a machine slowed each other "
-        f"down. Made with {'; '.join(sorted(made))}."
+        "Seconds are of all trials together, compiling too, summed over runs; those that shared a machine slowed each "
+        f"other down. Made with {'; '.join(sorted(made))}."
     )
 
 
@@ -278,11 +323,11 @@ def latex(table: Table1) -> str:
     """The table as LaTeX; needs no package."""
 
     def plain(text: str) -> str:
-        for sign, written in {"_": r"\_", "±": r"$\pm$", "%": r"\%"}.items():
+        for sign, written in {"_": r"\_", "±": r"$\pm$", "%": r"\%", "<": "$<$"}.items():
             text = text.replace(sign, written)
         return text
 
-    made = [f"% {caption(table)}", f"% {NOTE}", f"% {_machine(table)}"]
+    made = [plain(caption(table)), "", plain(NOTE), ""]
     for block in blocks(table):
         header, *body = block.rows
         made += [f"\\begin{{tabular}}{{l{'c' * (len(header) - 1)}}}", "\\hline"]
@@ -292,40 +337,41 @@ def latex(table: Table1) -> str:
             told = [rf"\textbf{{{plain(c)}}}" if place and i == place else plain(c) for i, c in enumerate(row)]
             made.append(" & ".join(told) + r" \\")
         made += ["\\hline", "\\end{tabular}", ""]
-    return "\n".join(made)
+    return "\n".join([*made, plain(_machine(table)), ""])
 
 
 def document(table: Table1) -> str:
-    """The table as JSON: every trial's numbers, and the paper's."""
+    """The table as JSON: every trial's numbers, the paper's, and the tables as they are printed."""
     rows = {}
     for name, cells in table.rows.items():
-        rows[name] = {
-            "published": table.experiment.rows[name].published,
-            "better": {measure: best(cells, measure) for measure in MEASURES},
-            **{
-                method: {
-                    "rounds_to_target": cell.rounds,
-                    "gradients_to_target": cell.gradients,
-                    "trials": cell.trials,
-                    "spent_before": cell.first,
-                    "gradients": cell.spent,
-                    "seconds": round(cell.seconds, 1),
-                    "finished": cell.finished,
-                }
-                for method, cell in cells.items()
-            },
-        }
+        rows[name] = {"published": table.experiment.rows[name].published}
+        for method, cell in cells.items():
+            rows[name][method] = {
+                **{f"{measure}_to_target": _numbers(getattr(cell, measure)) for measure in MEASURES},
+                "trials": cell.trials,
+                "spent_before": cell.first,
+                "gradients": cell.spent,
+                "seconds": round(cell.seconds, 1),
+                "finished": cell.finished,
+            }
     head = {"task": table.task, "target": table.target, "clients": table.clients, "caption": caption(table)}
-    return json.dumps({**head, "rows": rows}, indent=1) + "\n"
+    printed = [{"title": block.title, "rows": block.rows, "best": block.bold} for block in blocks(table)]
+    return json.dumps({**head, "machine": _machine(table), "rows": rows, "tables": printed}, indent=1) + "\n"
+
+
+def _numbers(values: list[int]) -> dict[str, Any]:
+    sd = stdev(values) if len(values) > 1 else None
+    return {"mean": fmean(values) if values else None, "sd": sd, "values": values}
 
 
 def save_curves(out: Path) -> None:
     """Leave the curves of finished runs beside their summaries: what figures need of their records."""
     for path in sorted(out.glob("*/*/*/seeds-*")):
-        if (path / "curves.json").exists() or not (path / "records.jsonl").exists():
+        records, curves = path / "records.jsonl", path / "curves.json"
+        if not records.exists() or (curves.exists() and curves.stat().st_mtime_ns >= records.stat().st_mtime_ns):
             continue
         run = read(path)
-        if run.state != "finished":
+        if not run.summary or not (run.summary["finished"] or run.summary.get("diverged")):
             continue
         trials: dict[int, dict[str, list[float | None]]] = {}
         for row in run.measured:
@@ -334,14 +380,23 @@ def save_curves(out: Path) -> None:
             for key in CURVES:
                 number = value(row, key)
                 own[key].append(None if number is None else float(f"{number:.4g}"))
-        (path / "curves.json").write_text(json.dumps(list(trials.values())) + "\n", encoding="utf-8")
+        part = path / "curves.json.part"
+        part.write_text(json.dumps(list(trials.values())) + "\n", encoding="utf-8")
+        os.replace(part, curves)
 
 
 def load_curves(folder: Path) -> list[dict[str, list[float]]]:
     """The curves of all trials of a row and method."""
     found = []
     for path in sorted(folder.glob("seeds-*/curves.json")):
-        found += json.loads(path.read_text(encoding="utf-8"))
+        try:
+            trials = json.loads(path.read_text(encoding="utf-8"))
+            for trial in trials:
+                if len({len(trial[key]) for key in ("round", *CURVES)}) != 1:
+                    raise ValueError("its curves are not of one length")
+            found += trials
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} cannot be read: {error}; remove it, it is made again from the records.") from error
     return found
 
 

@@ -82,6 +82,14 @@ def read(path: Path, past: Run | None = None) -> Run:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+def settled(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The spec of a run directory and its summary, None before there is one; without its records."""
+    try:
+        return _spec(path / "spec.toml"), _summary(path / "summary.json")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
+
+
 def read_all(paths: Sequence[Path]) -> list[Run]:
     """Read several, and see that their names tell them apart."""
     runs = [read(path) for path in paths]

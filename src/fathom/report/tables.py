@@ -39,6 +39,8 @@ def results(runs: Sequence[Run]) -> Table:
         f"Mean ± standard deviation over trials. Whether the target is reached is looked at every {every} rounds. "
         "Seconds are those of all trials together, and count compiling and whatever else the machine did."
     )
+    if any(run.spec.get("stop_at_target") for run in runs):
+        note += " Trials stop at their target: in curves, one that has stopped counts on with its last values."
     return Table("What came of it", ["", *(run.name for run in runs)], rows, note)
 
 
