@@ -20,13 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(cli_data.app)
-app.command()(cli_bench.bench)
-app.command()(cli_report.report)
-app.command()(cli_report.watch)
-app.command()(cli_theory.theory)
-app.command()(cli_reproduce.reproduce)
-app.command()(cli_doctor.doctor)
 
 
 @app.callback(
@@ -279,3 +272,13 @@ def _fresh(spec: Any) -> Path:
     while (out := Path("runs") / f"{stem}-{number}").exists():
         number += 1
     return out
+
+
+# Listed in this order by --help, after those above.
+app.command()(cli_report.report)
+app.command()(cli_report.watch)
+app.command()(cli_reproduce.reproduce)
+app.command()(cli_theory.theory)
+app.command()(cli_bench.bench)
+app.command()(cli_doctor.doctor)
+app.add_typer(cli_data.app)
