@@ -259,6 +259,21 @@ def test_an_append_without_room_says_so(tmp_path):
         store.append(tmp_path / "out", [{"round": 1}])
 
 
+def test_a_run_whose_last_records_could_not_be_written_is_not_finished(tmp_path, monkeypatch):
+    spec = specs.resolve({"task": "synthetic", "rounds": 2, "every": 1, "cohort": 2})
+    whole = store.append
+
+    def append(out, rows):
+        if rows[-1]["round"] == 2:
+            raise OSError(28, "No space left on device")
+        whole(out, rows)
+
+    monkeypatch.setattr(store, "append", append)
+    with pytest.raises(checkpoint.StoppedError, match="stopped after round 1 of 2: No space left"):
+        list(runs.prepare(spec, tmp_path / "out").rows)
+    assert not store.read_summary(tmp_path / "out")["finished"]
+
+
 def test_an_append_that_fails_leaves_no_part_of_a_line(tmp_path):
     spec = specs.resolve({"task": "synthetic"})
     store.create(tmp_path, spec)

@@ -15,15 +15,10 @@ def doctor(
 
     It names your home folder as ~, and prints no secret.
     """
-    import jax
-
-    from fathom.data.cache import folder
-
-    jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))  # as `fathom run` does
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
     from fathom.experiment import doctor as doctors
+    from fathom.experiment import run as runs
 
+    runs.keep_programs()
     with Console(stderr=True).status("trying the devices out ..."):
         found = doctors.examine()
     print(json.dumps(found) if as_json else "\n".join(_lines(found)))

@@ -140,6 +140,7 @@ def _rows(
     lock: store.Lock | None,  # held until the last row
 ) -> Generator[store.Row, None, None]:
     rows: list[store.Row] = []
+    ended: set[int] = set()  # in this round
     running = set(range(spec.trials)) - {row["trial"] for row in past if store.ends(spec, row)}
     stopped: Exception | None = None
     diverged = False
@@ -151,12 +152,13 @@ def _rows(
                     rows.append(row)
                 whole = record.trial == max(running)  # of the round, all trials are here
                 if store.ends(spec, row):
-                    running.remove(record.trial)
+                    ended.add(record.trial)
                 if whole:
                     store.append(out, rows)  # before the checkpoint: what it goes on from has been recorded
                     for one in rows:
                         track(one)
                     rows, done = [], record.round
+                    running -= ended  # only now, when it is recorded
                     if record.snapshot:
                         writer.save(record.snapshot)
                 yield row
@@ -179,9 +181,14 @@ def _rows(
 
 
 def set_up(jobs: int) -> None:
-    """Use all cores, as far as there are jobs for them, and keep compiled programs: a second start compiles nothing."""
+    """Use all cores, as far as there are jobs for them, and keep what is compiled."""
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, jobs))
+    keep_programs()
+
+
+def keep_programs() -> None:
+    """Keep compiled programs in the user's cache folder: a second start compiles nothing."""
     jax.config.update("jax_compilation_cache_dir", str(folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
