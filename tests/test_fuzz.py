@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import os
-import pickle
+import pickle  # to write what must not be read: a file that would run a program
 import re
 import sqlite3
 import subprocess

@@ -13,7 +13,7 @@ from fathom.experiment import run as runs
 from fathom.experiment import spec as specs
 from fathom.experiment.spec import SpecError
 from fathom.paper import Experiment, Row
-from fathom.report import figures
+from fathom.report import figures, reproduced
 from fathom.report import paper as tables
 from test_cli import ENVIRONMENT
 from test_cli import fathom as command
@@ -116,7 +116,7 @@ def test_a_grid_is_tried_with_other_seeds_and_the_best_is_run(tmp_path):
         (trial,) = store.read_summary(job.out)["trials"]
         needed[tuple(job.spec.hparams.values())] = trial["rounds_to_target"] or np.inf
     assert needed[tuple(last.spec.hparams.values())] == min(needed.values())
-    table = tables.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": ROW}))
+    table = reproduced.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": ROW}))
     cell = table.rows["baseline"]["grid"]
     spent = sum(store.read_summary(job.out)["trials"][0]["rounds"] for job in sweep)
     assert cell.first["rounds"] == spent
@@ -142,7 +142,7 @@ def test_methods_are_what_they_say(method, task, tmp_path):
 
 def cell(rounds, trials=None, finished=True, first=None):
     count = len(rounds) if trials is None else trials
-    return tables.Cell(rounds, [100 * r for r in rounds], count, 1000, 2.0, finished, first or {}, [])
+    return reproduced.Cell(rounds, [100 * r for r in rounds], count, 1000, 2.0, finished, first or {}, [])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def cell(rounds, trials=None, finished=True, first=None):
     ],
 )
 def test_better_is_what_is_better_by_more_than_noise(fathom, fedavg, better):
-    assert tables.best({"fathom": fathom, "fedavg": fedavg}, "rounds") == better
+    assert reproduced.best({"fathom": fathom, "fedavg": fedavg}, "rounds") == better
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_numbers_are_written_as_the_paper_writes_them():
 
 def test_a_band_holds_the_last_value_of_a_trial_that_stopped():
     trials = [{"round": [5, 10, 15], "lr": [1.0, 2.0, 3.0]}, {"round": [5], "lr": [3.0]}]
-    rounds, (low, mean, high) = tables.band(trials, "lr")
+    rounds, (low, mean, high) = reproduced.band(trials, "lr")
     assert (rounds, low, mean, high) == ([5, 10, 15], [1.0, 2.0, 3.0], [2.0, 2.5, 3.0], [3.0, 3.0, 3.0])
 
 
@@ -248,7 +248,7 @@ def test_files_that_are_damaged_or_missing_are_told_of(tmp_path):
     first = jobs[0].out
 
     def collected():
-        return tables.collect(tmp_path, "synthetic", experiment)
+        return reproduced.collect(tmp_path, "synthetic", experiment)
 
     assert collected().rows["baseline"]["fathom"].finished
     (first.with_name("seeds-7-9")).mkdir()  # killed before it began
@@ -277,7 +277,7 @@ def test_files_that_are_damaged_or_missing_are_told_of(tmp_path):
         collected()
     (first / "curves.json").write_text("[{}")
     with pytest.raises(ValueError, match=r"curves.json cannot be read"):
-        tables.load_curves(first.parent)
+        reproduced.load_curves(first.parent)
 
 
 def test_a_run_that_diverged_is_not_run_again(tmp_path):
@@ -286,7 +286,7 @@ def test_a_run_that_diverged_is_not_run_again(tmp_path):
     with pytest.raises(FloatingPointError):
         do(job)
     assert not list(reproduce.jobs([wild], ["fedavg"], 2, tmp_path))
-    table = tables.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": wild}))
+    table = reproduced.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": wild}))
     assert tables.spread(table.rows["baseline"]["fedavg"], "rounds") == "NA"
 
 
@@ -324,8 +324,8 @@ def test_bad_input_is_one_clear_line(asked, told, tmp_path):
 def test_figures_leave_out_tasks_and_rows_that_were_not_run(tmp_path):
     (job,) = reproduce.jobs([ROW], ["fathom"], 1, tmp_path)
     do(job)
-    tables.save_curves(tmp_path)
-    table = tables.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": ROW}))
+    reproduced.save_curves(tmp_path)
+    table = reproduced.collect(tmp_path, "synthetic", Experiment(4, 0.3, {"baseline": ROW}))
     figure = {**paper.figures()["figure2"], "tasks": ["stackoverflow", "synthetic"]}
     made = figures.draw(figure, {"synthetic": table}, tmp_path, "figure2")
     assert [path.suffix for path in made] == [".svg", ".png"]

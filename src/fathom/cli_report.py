@@ -1,6 +1,5 @@
 """`fathom report` and `fathom watch`: look at runs, finished or in progress."""
 
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -60,7 +59,7 @@ def report(
         text = makers[kind](found)
         if out is None and kind != Format.html:
             return print(text, end="")
-        _told(_write(out or Path("report.html"), text))
+        _told(export.write(out or Path("report.html"), text))
     except ValueError as error:
         fail(str(error))
     except OSError as error:
@@ -90,20 +89,6 @@ def watch(
         live.serve(folder, listener, host)
     except ValueError as error:
         fail(str(error))
-
-
-def _write(path: Path, text: str) -> Path:
-    """Write a whole file, or leave the one that is there."""
-    if path.exists() and not path.is_file():  # a device, or a folder, which says so
-        path.write_text(text, encoding="utf-8", errors="replace")
-        return path
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
 
 
 def _told(path: Path) -> None:

@@ -112,18 +112,19 @@ def _do(job: Any, console: Console) -> None:
 def _tell(out: Path, console: Console, task: str) -> None:
     """Write the tables and figures of all that is there, and print the table of one task."""
     from fathom import paper as papers
-    from fathom.report import figures, paper
+    from fathom.report import figures, paper, reproduced
+    from fathom.report.export import write
     from fathom.report.read import RunError
 
-    paper.save_curves(out)
-    found = {name: paper.collect(out, name, experiment) for name, experiment in papers.experiments().items()}
+    reproduced.save_curves(out)
+    found = {name: reproduced.collect(out, name, experiment) for name, experiment in papers.experiments().items()}
     tables = {name: table for name, table in found.items() if table}
     if task not in tables:
         raise RunError(f"{out} has no finished run of {task}; run some first, without --no-run.")
     for name, table in tables.items():
         makers = {"md": paper.markdown, "tex": paper.latex, "json": paper.document}
         for ending, make in makers.items():
-            (out / f"table1-{name}.{ending}").write_text(make(table), encoding="utf-8")
+            write(out / f"table1-{name}.{ending}", make(table))
     for stem, figure in papers.figures().items():
         figures.draw(figure, tables, out, stem)
     for block in paper.blocks(tables[task]):

@@ -25,6 +25,7 @@ except ImportError:  # Windows
 
 from fathom.core.engine import Record
 from fathom.experiment.spec import Spec, SpecError
+from fathom.finite import finite
 
 Row = dict[str, Any]
 WHOLE = ("round", "trial", "gradients", "bytes_up", "bytes_down", "rejected")  # fields of a row, by what they hold
@@ -100,7 +101,7 @@ def append(out: Path, rows: list[Row]) -> None:
     """Add rows to the records: all of them, or none and an OSError."""
     if not rows:
         return
-    data = "".join(json.dumps(_finite(one), allow_nan=False) + "\n" for one in rows).encode()
+    data = "".join(json.dumps(finite(one), allow_nan=False) + "\n" for one in rows).encode()
     with (out / "records.jsonl").open("ab", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         try:
@@ -242,7 +243,7 @@ def summarise(
         "privacy": privacy,
         "environment": environment,
     }
-    summary = _finite(summary)
+    summary = finite(summary)
     replace(out / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
 
@@ -286,12 +287,3 @@ def _mean(values: np.ndarray) -> float:
 def _short(value: float) -> float:
     """Seven significant digits: all that float32 holds."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-def _finite(value: Any) -> Any:
-    """The same with null in place of NaN and infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,10 +3,11 @@
 import csv
 import io
 import json
-import math
+import os
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
+from fathom.finite import finite
 from fathom.report.compare import measures, verdict
 from fathom.report.read import NUMBERS, WHOLE, Run, printable
 from fathom.report.series import curves
@@ -55,16 +56,21 @@ def document(runs: Sequence[Run]) -> str:
         }
         for measure in found
     }
-    return json.dumps(_finite({"runs": told, "measures": verdicts}), indent=1, default=str, allow_nan=False) + "\n"
+    return json.dumps(finite({"runs": told, "measures": verdicts}), indent=1, default=str, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
-    """The same with null in place of NaN and infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def write(path: Path, text: str) -> Path:
+    """Write a whole file, or leave the one that is there."""
+    if path.exists() and not path.is_file():  # a device, or a folder, which says so
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return path
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
 
 
 def _cell(text: str) -> str:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from fathom.paper import Experiment
-from fathom.report.paper import Table1, band, load_curves
+from fathom.report.reproduced import Table1, band, load_curves
 from fathom.report.series import COLOURS
 
 LINES: dict[str, Any] = {"fathom": "-", "fedavg": "--"}
