@@ -158,7 +158,9 @@ def effort(table: Table1) -> list[list[str]]:
 
 def _machine(table: Table1) -> str:
     made = {
-        ", ".join(str(value) for value in flat(made).values() if value)
+        ", ".join(
+            value if key in ("platform", "devices") else f"{key} {value}" for key, value in flat(made).items() if value
+        )
         for cells in table.rows.values()
         for cell in cells.values()
         for made in cell.made
