@@ -21,6 +21,14 @@ def grad(params, x, y):
     return np.concatenate([(x.T @ p).ravel(), p.sum(0)])
 
 
+def loss(params, x, y):
+    """The mean loss of a batch."""
+    features, classes = x.shape[1], len(params) // (x.shape[1] + 1)
+    logits = x @ params[: features * classes].reshape(features, classes) + params[features * classes :]
+    top = logits.max(1)
+    return float(np.mean(np.log(np.exp(logits - top[:, None]).sum(1)) + top - logits[np.arange(len(y)), y]))
+
+
 def cosine(a, b):
     norms = np.linalg.norm(a) * np.linalg.norm(b)
     return a @ b / norms if norms > 0 else 0.0
@@ -35,8 +43,11 @@ def steps(epochs, n, b, form):
     return max(int(np.ceil(work / b)) if form == "reference" else int(work // b), 1)
 
 
-def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0.0):
-    """One client's local work: its update x_t - x_i, phi_i and K_i."""
+def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0.0, checks=False):
+    """One client's local work: its update x_t - x_i, phi_i and K_i; and what its last step was to bring, and brought.
+
+    With `checks`, no step may promise to lower its batch's loss by more than four times what that is.
+    """
     n, b = len(y), batch_size(batch)
     k_i = steps(epochs, n, b, form)
     here, phi, velocity = params.copy(), np.inf, np.zeros_like(params)
@@ -45,9 +56,19 @@ def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0
         g = grad(here, x[rows], y[rows])
         before = params - here
         velocity = momentum * velocity + g + mu * (here - params)
-        here = here - lr * velocity
+        loss_before, foretold = loss(here, x[rows], y[rows]), max(lr * velocity @ g, 0.0)
+        cut = min(1.0, 4 * loss_before / foretold) if checks and foretold > 0 else 1.0
+        here = here - cut * lr * velocity
         phi = min(phi, cosine(g, params - here if form == "reference" else before))
-    return params - here, phi, k_i
+    gained = float(np.clip(loss_before - loss(here, x[rows], y[rows]), -foretold, foretold))
+    return params - here, phi, k_i, (foretold, foretold if foretold <= 1e-3 * loss_before else gained)
+
+
+def verdict(gain):
+    """How much longer steps should be, from what they brought over what they promised: the logarithm of a factor."""
+    if gain > 0.75:
+        return min(np.log(0.25 / max(1 - gain, 1e-30)), 2)
+    return max(4 * gain - 1, -1) if gain < 0.25 else 0
 
 
 def sgd(params, update, state):
@@ -59,20 +80,24 @@ def run(
     params, clients, cohorts, lr, epochs, batch, *, tune=True, form="reference", server=sgd, rates=(0.01, 0.01, 0.1),
     alpha=0.5, high=(np.inf, np.inf, np.inf), low=(0.0, 0.0, 0.0), **local,
 ):  # fmt: skip
-    """FATHOM (or FedAvg, with tune=False) over the given cohorts; one dict per round."""
+    """FATHOM (or FedAvg, with tune=False) over the given cohorts; one dict per round.
+
+    With `checks`, and rates=(0.5, 0.01, 0.2) and alpha=0.9, it is `plumb`.
+    """
     params = np.asarray(params, np.float64)
     smoothed, state, out = np.zeros_like(params), None, []
     lr, epochs, batch = F(lr), F(epochs), F(batch)
     for cohort in cohorts:
         results = [client(params, *clients[i], lr, epochs, batch, form, **local) for i in cohort]
         nu = np.array([len(clients[i][1]) for i in cohort], float)
-        update = sum(n * delta for n, (delta, _, _) in zip(nu, results, strict=True)) / nu.sum()
-        c_loc = sum(n * phi for n, (_, phi, _) in zip(nu, results, strict=True)) / nu.sum()
+        update = sum(n * delta for n, (delta, *_) in zip(nu, results, strict=True)) / nu.sum()
+        c_loc = sum(n * phi for n, (_, phi, *_) in zip(nu, results, strict=True)) / nu.sum()
         c_glob = cosine(update, smoothed)
         used = (lr, epochs, batch)
+        foretold, gained = (sum(n * told[j] for n, (*_, told) in zip(nu, results, strict=True)) for j in (0, 1))
         if tune:
             minus_g = c_loc if form == "reference" else lr * c_loc
-            lr = lr * np.exp(rates[0] * c_glob)
+            lr = lr * np.exp(rates[0] * (c_glob + (verdict(gained / foretold) if local.get("checks") else 0.0)))
             epochs = epochs * np.exp(rates[1] * (c_glob + minus_g))
             batch = batch * np.exp(-rates[2] * minus_g)
             lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))
@@ -82,8 +107,10 @@ def run(
             {
                 "used": used,
                 "next": (lr, epochs, batch),
-                "steps": [k for _, _, k in results],
-                "phi": [phi for _, phi, _ in results],
+                "steps": [k for _, _, k, _ in results],
+                "phi": [phi for _, phi, *_ in results],
+                "foretold": [told[0] for *_, told in results],
+                "gained": [told[1] for *_, told in results],
                 "agreement": c_glob,
                 "alignment": c_loc,
                 "update": update,

@@ -97,7 +97,7 @@ def test_batches_beyond_a_client_use_all_its_examples_once_when_shuffled():
     assert record.clients.steps.tolist() == [2, 4]  # ceil(7 * 5 / 20), ceil(7 * 9 / 20)
     assert record.clients.grads.tolist() == [10, 36]
     for place, (x, y) in enumerate(data):
-        want, _, _ = client(START.astype(float), x, y, 0.1, float(record.clients.steps[place]), len(y))
+        want, *_ = client(START.astype(float), x, y, 0.1, float(record.clients.steps[place]), len(y))
         np.testing.assert_allclose(record.clients.drift[place], want @ want, rtol=1e-4)
 
 

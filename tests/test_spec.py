@@ -42,7 +42,7 @@ def test_a_schedule_is_spelled_by_name():
     ("raw", "message"),
     [
         ({"task": "glyph"}, "there is no task 'glyph'; choose from glyphs, synthetic, "),
-        ({"tuner": "fahtom"}, "there is no tuner 'fahtom'; choose from fathom, fixed, schedule. Did you mean"),
+        ({"tuner": "fahtom"}, "there is no tuner 'fahtom'; choose from fathom, plumb, fixed, schedule. Did you mean"),
         ({"tuner": {"name": "fathom", "lr_rat": 1.0}}, "[tuner] fathom has no option 'lr_rat'; it takes form, lr_rate"),
         ({"tuner": {"name": "fixed", "lr_rate": 1.0}}, "[tuner] fixed has no option 'lr_rate'; it takes none."),
         ({"tuner": {"form": "prined"}}, "[tuner] fathom: form='prined' is not known; choose from reference, printed."),

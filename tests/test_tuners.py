@@ -19,13 +19,14 @@ EVERY = {
     "fathom-printed": tuners.fathom(form="printed"),
     "schedule": tuners.schedule(lr=DECAY),
     "clamp": tuners.clamp(tuners.fathom()),
+    "plumb": tuners.plumb(),
 }
 
 
-def stats(hparams=START, scale=1.0, alignment=0.5, examples=(10, 20, 30, 40)):
+def stats(hparams=START, scale=1.0, alignment=0.5, examples=(10, 20, 30, 40), gain=0.5):
     examples = jnp.asarray(examples)
     ones = jnp.ones(COHORT)
-    clients = ClientStats(examples, examples // 5, examples, ones, ones * alignment, ones)
+    clients = ClientStats(examples, examples // 5, examples, ones, ones * alignment, ones, ones, ones * gain)
     return RoundStats(hparams, jax.tree.map(lambda p: scale * p, PARAMS), clients)
 
 

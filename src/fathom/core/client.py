@@ -12,8 +12,11 @@ import optax
 
 from fathom.core.aggregate import Aggregator
 from fathom.core.plan import Slots, shuffle
-from fathom.core.trees import cosine
+from fathom.core.trees import cosine, dot
 from fathom.core.types import Array, Batch, Form, Key, Order, Params, State, Task
+
+REACH = 4.0  # times its loss: no step may promise to bring a batch's loss down by more; 2 / L along a parabola
+SEEN = 1e-3  # of a loss: a smaller decrease is lost in rounding
 
 
 class Job(NamedTuple):
@@ -28,6 +31,15 @@ class Job(NamedTuple):
     key: Key
 
 
+class Check(NamedTuple):
+    """A client's check on its own steps: what the last one was to bring, and what it brought, on its own batch."""
+
+    loss: Array  # of this batch so far, summed over its examples
+    before: Array  # mean loss of the last batch, before its step
+    foretold: Array  # by how much that step was to lower it, had the loss been a plane
+    gained: Array  # by how much it did
+
+
 class Local(NamedTuple):
     """A client at work."""
 
@@ -40,6 +52,7 @@ class Local(NamedTuple):
     stale: Array  # whether `order` is of an earlier pass
     loss: Array  # summed over the examples seen
     alignment: Array  # phi_i so far
+    check: Check | tuple[()]  # () where no tuner asks
 
 
 class Work(NamedTuple):
@@ -52,6 +65,11 @@ class Work(NamedTuple):
     slots: Slots
     capacity: int  # the most examples a client has; 0 where their order is cyclic
     aggregator: Aggregator
+    checks: bool = False
+
+    def passes(self, job: Job) -> Array:
+        """How many batches the client goes through: one a step, and the last once more where it is checked."""
+        return job.steps + (job.steps > 0) if self.checks else job.steps
 
 
 def begin(work: Work, x: Params) -> Local:
@@ -67,6 +85,7 @@ def begin(work: Work, x: Params) -> Local:
         stale=jnp.asarray(work.order == "shuffled"),
         loss=jnp.zeros((), jnp.float32),
         alignment=jnp.full((), jnp.inf, jnp.float32),
+        check=Check(*(jnp.zeros((), jnp.float32) for _ in Check._fields)) if work.checks else (),
     )
 
 
@@ -79,12 +98,17 @@ def reorder(work: Work, job: Job, local: Local) -> Local:
 
 
 def advance(work: Work, examples: Batch, x: Params, job: Job, local: Local) -> Local:
-    """Go through one slot of examples; if it is the last of its batch, take the step."""
+    """Go through one slot of examples; if it is the last of its batch, take the step.
+
+    Where steps are checked, a client that has taken all of them goes through its last batch again, and looks.
+    """
+    looks = local.step >= job.steps if work.checks else jnp.zeros((), bool)
+    number = local.step - looks  # of the step
     seat = local.slot * work.slots.width + jnp.arange(work.slots.width)  # place in the batch
     taken = seat < job.batch
-    rows = job.start + _example(work, job, local, seat)
+    rows = job.start + _example(work, job, local.order, number, seat)
     batch = jax.tree.map(lambda feature: feature[rows], examples)
-    keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.fold_in(_step_key(job), local.step), s))(seat)
+    keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.fold_in(_step_key(job), number), s))(seat)
 
     def batch_loss(params: Params) -> tuple[Array, Array]:
         def loss(example: Batch, key: Key) -> Array:
@@ -97,12 +121,19 @@ def advance(work: Work, examples: Batch, x: Params, job: Job, local: Local) -> L
         return total / jnp.maximum(job.batch, 1), total
 
     grad, loss = jax.grad(batch_loss, has_aux=True)(local.params)  # g_i(x_t^{i,k}), or this slot's part of it
-    local = local._replace(loss=local.loss + loss)
+    local = local._replace(loss=local.loss + jnp.where(looks, 0.0, loss))
+    if isinstance(local.check, Check):
+        local = local._replace(check=local.check._replace(loss=local.check.loss + loss))
+    if work.slots.split:
+        grad = jax.tree.map(jnp.add, local.grad, grad)
+    stepped = _step(work, x, job, local, grad)
+    if isinstance(local.check, Check):
+        looked = local._replace(step=local.step + 1, slot=jnp.zeros_like(local.slot), check=_look(job, local.check))
+        stepped = jax.tree.map(lambda a, b: jnp.where(looks, a, b), looked, stepped)
     if not work.slots.split:
-        return _step(work, x, job, local, grad)
-    grad = jax.tree.map(jnp.add, local.grad, grad)
+        return stepped
     last = (local.slot + 1) * work.slots.width >= job.batch
-    stepped = _step(work, x, job, local, grad)._replace(grad=jax.tree.map(jnp.zeros_like, grad))
+    stepped = stepped._replace(grad=jax.tree.map(jnp.zeros_like, grad))
     waiting = local._replace(grad=grad, slot=local.slot + 1)
     return jax.tree.map(lambda a, b: jnp.where(last, a, b), stepped, waiting)
 
@@ -110,6 +141,14 @@ def advance(work: Work, examples: Batch, x: Params, job: Job, local: Local) -> L
 def _step(work: Work, x: Params, job: Job, local: Local, grad: Params) -> Local:
     """One step of the client optimizer, and what it does to phi_i."""
     updates, opt = work.opt.update(grad, local.opt, local.params, learning_rate=job.lr, reference=x)
+    check = local.check
+    if isinstance(check, Check):
+        check = check._replace(
+            loss=jnp.zeros_like(check.loss),
+            before=check.loss / jnp.maximum(job.batch, 1),
+            foretold=jnp.maximum(-dot(grad, updates), 0.0),
+        )
+        updates = jax.tree.map(lambda u: (within_reach(check) * u).astype(u.dtype), updates)
     params = optax.apply_updates(local.params, updates)
     # The path so far, x_t - x_t^{i,k}: with this step in the reference form, without it in the printed one.
     path = jax.tree.map(jnp.subtract, x, params if work.form == "reference" else local.params)
@@ -121,23 +160,44 @@ def _step(work: Work, x: Params, job: Job, local: Local, grad: Params) -> Local:
         opt=opt,
         step=step,
         slot=jnp.zeros((), jnp.int32),
-        stale=crossed & (work.order == "shuffled"),
+        stale=crossed & (step < job.steps) & (work.order == "shuffled"),
         alignment=jnp.minimum(local.alignment, cosine(grad, path)),  # phi_i
+        check=check,
     )
 
 
-def _example(work: Work, job: Job, local: Local, seat: Array) -> Array:
-    """Which of its examples a client meets at these seats of its batch.
+def within_reach(check: Check) -> Array:
+    """What a step is multiplied by, at most 1, so that it promises no more than REACH times its batch's loss.
+
+    Losses are never negative, so a step that promises more than once that loss is sure to be wrong about it. A loss L
+    smooth has 2 L loss >= |gradient|^2: any learning rate below 2 / L passes whole.
+    """
+    most = REACH * check.before
+    return jnp.where((most > 0) & (check.foretold > most), most / jnp.maximum(check.foretold, most), 1.0)
+
+
+def _look(job: Job, check: Check) -> Check:
+    """What the last step brought, at most as much as was foretold, either way, so that no client outweighs the rest.
+
+    A step too short for its effect to be seen brought what was foretold; one that came to no number, its opposite.
+    """
+    gained = check.before - check.loss / jnp.maximum(job.batch, 1)
+    gained = jnp.clip(jnp.nan_to_num(gained, nan=-jnp.inf), -check.foretold, check.foretold)
+    return check._replace(gained=jnp.where(check.foretold <= SEEN * jnp.abs(check.before), check.foretold, gained))
+
+
+def _example(work: Work, job: Job, order: Array, step: Array, seat: Array) -> Array:
+    """Which of its examples a client meets at these seats of this step's batch.
 
     The examples are gone through again and again, reshuffled each time; a batch may run over the end of one
     pass into the next.
     """
     size = jnp.maximum(job.size, 1)
-    place = local.step * job.batch + seat
+    place = step * job.batch + seat
     if work.order == "cyclic":
         return place % size
-    ahead = place // size - local.step * job.batch // size  # 0: this pass, 1: the next
-    return local.order[jnp.clip(ahead, 0, 1), place % size]
+    ahead = place // size - step * job.batch // size  # 0: this pass, 1: the next
+    return order[jnp.clip(ahead, 0, 1), place % size]
 
 
 def _order_key(job: Job) -> Key:

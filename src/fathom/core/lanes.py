@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fathom.core import aggregate
-from fathom.core.client import Job, Local, Work, advance, begin, reorder
+from fathom.core.client import Check, Job, Local, Work, advance, begin, reorder
 from fathom.core.guard import sound
 from fathom.core.trees import dot
 from fathom.core.types import Array, Batch, Params
@@ -27,6 +27,8 @@ class Results(NamedTuple):
     loss: Array  # summed over the examples seen
     alignment: Array  # phi_i
     drift: Array  # squared norm of the update
+    foretold: Array  # by how much the last step was to lower the loss of its batch; 0 where nobody asks
+    gained: Array  # by how much it did
 
 
 class _Carry(NamedTuple):
@@ -59,7 +61,7 @@ def run(work: Work, x: Params, bound: Array, examples: Batch, jobs: Job, lanes: 
         return picked, jax.tree.map(lambda leaf: leaf[picked.trial], x)
 
     def finished(carry: _Carry) -> Array:
-        return (carry.job < count) & (carry.lanes.step >= current(carry.job)[0].steps)
+        return (carry.job < count) & (carry.lanes.step >= work.passes(current(carry.job)[0]))
 
     def working(carry: _Carry) -> Array:
         """The lanes that can take a step."""
@@ -71,8 +73,10 @@ def run(work: Work, x: Params, bound: Array, examples: Batch, jobs: Job, lanes: 
         job, start = current(carry.job)
         updates = jax.tree.map(_difference, start, carry.lanes.params)  # Delta_i = x_t - x_i
         drift = jax.vmap(dot)(updates, updates)
-        outcome = Results(carry.lanes.loss, carry.lanes.alignment, drift)
-        usable = done & (job.size > 0) & sound(bound[job.trial], *outcome)
+        check = carry.lanes.check
+        told = (check.foretold, check.gained) if isinstance(check, Check) else (jnp.zeros_like(drift),) * 2
+        outcome = Results(carry.lanes.loss, carry.lanes.alignment, drift, *told)
+        usable = done & (job.size > 0) & sound(bound[job.trial], *outcome[:3])
         weights = jnp.where(usable, aggregator.weight(job.size) * aggregator.factor(jnp.sqrt(drift)), 0.0)
         place = jnp.where(done, carry.job, count)  # `count` is out of bounds, and dropped
         results = jax.tree.map(lambda r, o: r.at[place].set(o, mode="drop"), carry.results, outcome)

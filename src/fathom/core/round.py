@@ -71,6 +71,10 @@ def federated(
         raise ValueError(
             "this tuner needs each client's own numbers, which a private aggregator hides; choose another."
         )
+    if tuner.checks and aggregator.privacy is not None:
+        raise ValueError(
+            "this tuner needs what clients' last steps brought, which a private aggregator hides; choose another."
+        )
     client_step = client_opt or optimizers.sgd()
     server_step = optax.with_extra_args_support(server_opt or optax.sgd(1.0))
 
@@ -146,7 +150,8 @@ def federated(
     ) -> tuple[ServerState, RoundInfo]:
         cohorts = jax.tree.map(jnp.asarray, cohorts)
         room = jax.tree.leaves(cohorts.examples)[0].shape[0] if order == "shuffled" else 0
-        work = Work(task, client_step, tuner.form, order, slots, room if capacity is None else capacity, aggregator)
+        held = room if capacity is None else capacity
+        work = Work(task, client_step, tuner.form, order, slots, held, aggregator, tuner.checks)
         keys = jax.vmap(lambda s: jax.random.split(jax.random.fold_in(s.key, s.round), 3))(states)
         client_keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys[:, 0], cohorts.client)
         done = failures(client_keys, dropout, stragglers) if dropout or stragglers else 1.0
@@ -161,15 +166,17 @@ def federated(
         results = jax.tree.map(lambda leaf: leaf.reshape(seen.shape), results)
         if aggregator.needs_each:
             banked = jax.tree.map(lambda leaf: leaf.reshape(*seen.shape, *leaf.shape[1:]), banked)
-        usable = (size > 0) & guards.sound(bound[:, None], *results)
+        usable = (size > 0) & guards.sound(bound[:, None], *results[:3])
         known = jax.tree.map(lambda leaf: jnp.where(usable, leaf, 0.0), results)
         clients = ClientStats(
             examples=jnp.where(usable, size, 0),
             steps=planned.steps,
-            grads=seen * task.unit,
+            grads=(seen + planned.batch * (planned.steps > 0) if tuner.checks else seen) * task.unit,
             loss=known.loss / jnp.maximum(seen, 1),
             alignment=known.alignment,
             drift=known.drift,
+            foretold=known.foretold if tuner.checks else None,
+            gained=known.gained if tuner.checks else None,
         )
         drift = jnp.where(size > 0, results.drift, jnp.nan)
         return jax.vmap(finish)(states, keys[:, 1], keys[:, 2], banked, clients, drift)

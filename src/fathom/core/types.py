@@ -45,6 +45,8 @@ class ClientStats(NamedTuple):
     loss: Array  # mean training loss along the local path
     alignment: Array  # phi_i: the least cosine between a step's gradient and the path so far
     drift: Array  # squared norm of the client's update
+    foretold: Any = None  # by how much its last step was to lower the loss of its batch; None where no tuner asks
+    gained: Any = None  # by how much it did
 
 
 class RoundStats(NamedTuple):
@@ -68,6 +70,7 @@ class Tuner(NamedTuple):
     scalars_up: int = 1  # numbers each client sends for the tuner, beside its update
     scalars_down: int = 3  # numbers each client is sent for the tuner, beside the model
     per_client: bool = False  # whether it needs each client's numbers, where others make do with weighted sums
+    checks: bool = False  # whether clients bound their steps, and see their last batch again: `foretold`, `gained`
 
 
 class Task(NamedTuple):

@@ -83,6 +83,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
     task = _named(raw, "task", {name: entry.load for name, entry in tasks.TASKS.items()}, "glyphs")
     defaults = tasks.TASKS[task["name"]].defaults
     tuner = _named(raw, "tuner", tuners.TUNERS, "fathom")
+    high = defaults.high._replace(lr=tuners.SELF_BOUND.get(tuner["name"], defaults.high.lr))
     spec = Spec(
         rounds=_whole(raw, "rounds", defaults.rounds, least=1),
         cohort=_whole(raw, "cohort", defaults.cohort, least=1),
@@ -94,7 +95,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         task=task,
         hparams=_hparams(raw, "hparams", defaults.hparams),
         tuner=tuner,
-        clamp=_clamp(raw, tuner["name"], defaults.high),
+        clamp=_clamp(raw, tuner["name"], high),
         client_opt=_named(raw, "client_opt", optimizers.CLIENT, "sgd"),
         server_opt=_named(raw, "server_opt", optimizers.SERVER, "fedavg"),
         aggregate=_named(raw, "aggregate", AGGREGATORS, "mean"),

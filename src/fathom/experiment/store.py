@@ -67,7 +67,7 @@ class Lock:
 
 def row(record: Record) -> Row:
     """A record as plain numbers: one value for the cohort where its clients agree, their mean where they differ."""
-    clients = record.clients._asdict()
+    clients = {name: value for name, value in record.clients._asdict().items() if value is not None}
     return {
         "round": record.round,
         "trial": record.trial,

@@ -2,11 +2,15 @@
 
 from fathom.tuners.base import SCHEDULES, clamp, fixed, schedule
 from fathom.tuners.fathom import fathom
+from fathom.tuners.plumb import plumb
 
 # By name, for specs and the command line.
-TUNERS = {"fathom": fathom, "fixed": fixed, "schedule": schedule}
+TUNERS = {"fathom": fathom, "plumb": plumb, "fixed": fixed, "schedule": schedule}
 
 # Those that only follow what they were given: they stay outside the box that `clamp` puts around the others.
 OPEN_LOOP = ("fixed", "schedule")
 
-__all__ = ["OPEN_LOOP", "SCHEDULES", "TUNERS", "clamp", "fathom", "fixed", "schedule"]
+# Those that find out for themselves which learning rates are too large: their box has no other bound on it than this.
+SELF_BOUND = {"plumb": 1000.0}
+
+__all__ = ["OPEN_LOOP", "SCHEDULES", "SELF_BOUND", "TUNERS", "clamp", "fathom", "fixed", "plumb", "schedule"]

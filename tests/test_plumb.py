@@ -1,0 +1,118 @@
+"""FATHOM from any start: clients check their steps, and the learning rate follows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fathom
+from fathom import HParams, aggregate, tuners
+from fathom.core.plan import Slots
+from problems import START, algorithm, clients, federation, one_round, records, whole
+from reference import run
+from test_tuners import START as HPARAMS
+from test_tuners import stats
+
+PLUMB = {"rates": (0.5, 0.01, 0.2), "alpha": 0.9, "checks": True}
+
+
+@pytest.mark.parametrize(("lr", "local"), [(0.001, {}), (3.0, {}), (0.5, {"momentum": 0.7})])
+def test_the_engine_checks_steps_as_the_reference_does(lr, local):
+    data = clients(3, [9, 30, 14, 55])
+    opt = fathom.optimizers.momentum(0.7) if local else None
+    algo = algorithm(tuners.plumb(), lr, 1.3, 8.0, client_opt=opt, guard=False)
+    got = records(algo, federation(data), 4, [range(4)] * 4, order="cyclic")
+    want = run(START, data, [range(4)] * 4, lr, 1.3, 8.0, **PLUMB, **local)
+    for record, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(record.clients.foretold, expected["foretold"], rtol=2e-3)
+        np.testing.assert_allclose(record.clients.gained, expected["gained"], atol=2e-3 * max(expected["foretold"]))
+        for value, reference in zip(record.next_hparams, expected["next"], strict=True):
+            np.testing.assert_allclose(value, reference, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("slots", "lanes"), [(Slots(3, split=True), 3), (Slots(24, split=False), 1)])
+def test_lanes_and_slots_do_not_change_what_is_found(slots, lanes):
+    fed = federation(clients(4, [9, 30, 14, 55, 1]))
+    algo = algorithm(tuners.plumb(), 0.7, 1.7, 20.0)
+    state = algo.init(jax.random.key(1), 5)
+    want, _ = one_round(algo, state, whole(fed), slots=Slots(16, split=True))
+    got, info = one_round(algo, state, whole(fed), slots=slots, lanes=lanes)
+    np.testing.assert_allclose(got.hparams.lr, want.hparams.lr, rtol=1e-4)
+    np.testing.assert_allclose(got.params["w"], want.params["w"], atol=1e-5)
+    assert info.clients.grads.tolist() == [18, 80, 42, 120, 2]  # a batch more than the steps need
+
+
+def parabola(curvature):
+    """Half `curvature` times the squared distance from 0, for every example alike."""
+    return fathom.Task(
+        lambda key: jnp.ones(()),
+        lambda params, batch, key: jnp.full(batch["x"].shape[0], 0.5 * curvature * params**2),
+        lambda params, batch: {},
+    )
+
+
+def after_one_step(task, lrs):
+    """Where a parabola's model is after one step from 1, for each learning rate."""
+    fed = fathom.Federation.from_arrays({0: {"x": np.zeros(4)}})
+    algo = algorithm(tuners.plumb(), 1.0, 1.0, 4.0, task=task)
+    state = algo.init(jax.random.key(0), 1)
+    step = jax.jit(lambda lr: algo.round(state._replace(hparams=state.hparams._replace(lr=lr[None])), whole(fed))[0])
+    return [float(step(jnp.float32(lr)).params) for lr in lrs]
+
+
+def test_along_a_parabola_no_step_is_longer_than_what_is_still_stable():
+    came_to = after_one_step(parabola(5.0), [0.1, 0.3, 0.399, 0.5, 1e4])  # stable below 2 / 5
+    np.testing.assert_allclose(came_to, [0.5, -0.5, -0.995, -1.0, -1.0], rtol=1e-5)
+
+
+def test_a_loss_below_zero_bounds_no_step():
+    task = parabola(5.0)
+    below = task._replace(loss=lambda params, batch, key: task.loss(params, batch, key) - 100.0)
+    np.testing.assert_allclose(after_one_step(below, [0.5]), [-1.5], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gain", "pull"),
+    [(1.0, 2.0), (0.875, np.log(2)), (0.75, 0.0), (0.5, 0.0), (0.25, 0.0), (0.125, -0.5), (0, -1), (-1, -1)],
+)
+def test_the_learning_rate_follows_what_steps_brought(gain, pull):
+    tuner = tuners.plumb()
+    _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    hparams, _ = tuner.update(jax.random.key(0), stats(gain=gain), state)  # no past to agree with
+    np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
+
+
+def test_silence_leaves_the_learning_rate_where_it_is():
+    tuner = tuners.plumb()
+    _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    hparams, _ = tuner.update(jax.random.key(0), stats(scale=0.0, examples=(0, 0, 0, 0)), state)
+    np.testing.assert_array_equal(hparams.lr, HPARAMS.lr)
+
+
+def test_clients_are_read_through_weighted_sums_alone():
+    tuner = tuners.plumb()
+    _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    weights = np.array([10.0, 20.0, 30.0, 40.0])
+    told = {"foretold": np.array([1.0, 2.0, 0.5, 3.0]), "gained": np.array([0.9, 1.9, -0.1, 2.9])}
+    means = {name: np.full(4, np.average(values, weights=weights)) for name, values in told.items()}
+    apart, merged = (
+        stats()._replace(clients=stats().clients._replace(**{n: jnp.asarray(v, jnp.float32) for n, v in each.items()}))
+        for each in (told, means)
+    )
+    for a, b in zip(*(tuner.update(jax.random.key(0), s, state)[0] for s in (apart, merged)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_private_aggregator_refuses_it():
+    with pytest.raises(ValueError, match="what clients' last steps brought"):
+        algorithm(tuners.plumb(), aggregator=aggregate.private(1.0, 1.0))
+
+
+def test_from_any_start_the_learning_rate_comes_to_the_same():
+    task, federation, _ = fathom.tasks.load("synthetic", clients=30)
+    ends = {}
+    for lr in (1e-5, 0.01, 1.0):
+        algo = fathom.federated(task, tuner=tuners.plumb(), hparams=HParams(lr, 1.0, 10.0))
+        rates = [record.hparams.lr[0] for record in records(algo, federation, 40, 10)]
+        ends[lr] = np.exp(np.mean(np.log(rates[-15:])))
+    assert max(ends.values()) < 3 * min(ends.values()), ends
