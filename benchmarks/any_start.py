@@ -115,7 +115,7 @@ def run(
     good = states.guard.good._replace(hparams=jax.tree.map(jnp.copy, begun))
     states = states._replace(hparams=begun, guard=states.guard._replace(good=good))
     first = Snapshot(0, states, Totals(*([0] * len(keys) for _ in Totals._fields)), 0.0)
-    found: list[dict[str, Any]] = [{"undone": 0} for _ in keys]
+    found: list[dict[str, Any]] = [{"undone": 0, "accuracy": 0.0, "rounds": None} for _ in keys]
     records = fathom.train(
         algorithm,
         federation,
@@ -127,7 +127,7 @@ def run(
         until=lambda metrics: metrics["accuracy"] >= args.target,
         start=first,
     )
-    for record in records:
+    for record in finite(records):
         own = found[record.trial]
         own["undone"] += record.rolled_back
         own |= {"lr": float(record.next_hparams.lr[0]), "batch": float(record.next_hparams.batch[0])}
@@ -139,6 +139,14 @@ def run(
     for place, own in enumerate(found):
         lr_0, epochs_0 = cells[place // args.trials]
         yield {"lr_0": lr_0, "epochs_0": epochs_0, "batch_0": batch, "seed": seeds[place % args.trials], "end": own}
+
+
+def finite(records: Iterator[Any]) -> Iterator[Any]:
+    """The records up to the point at which nothing is left that has not diverged."""
+    try:
+        yield from records
+    except FloatingPointError as error:
+        print(error, flush=True)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -201,13 +209,14 @@ def shown(runs: list[dict[str, Any]]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """A table for every task, cohort and method, as Markdown."""
-    keys = ("task", "cohort", "target", "method")
+    keys = ("task", "cohort", "target", "most", "method")
     for which in sorted({tuple(row[key] for key in keys) for row in rows}):
         own = [row for row in rows if tuple(row[key] for key in keys) == which]
-        task, cohort, target, method = which
+        task, cohort, target, most, method = which
         trials, device = len({row["seed"] for row in own}), ", ".join({f"{r['device']}, jax {r['jax']}" for r in own})
         name = "FedAvg" if method == "grid" else f"`{method}`"
-        yield f"\n**{task}**, {name}: rounds to {target:.0%}; {cohort} clients a round, {trials} trials ({device})\n"
+        runs = f"{cohort} clients a round, {trials} trials of at most {most} rounds ({device})"
+        yield f"\n**{task}**, {name}: rounds to {target:.0%}; {runs}\n"
         cells: dict[tuple, dict[float, list]] = {}
         for row in own:
             cells.setdefault((row["lr_0"], row["epochs_0"]), {}).setdefault(row["batch_0"], []).append(row)

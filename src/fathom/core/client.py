@@ -16,7 +16,8 @@ from fathom.core.trees import cosine, dot
 from fathom.core.types import Array, Batch, Form, Key, Order, Params, State, Task
 
 REACH = 4.0  # times its loss: no step may promise to bring a batch's loss down by more; 2 / L along a parabola
-SEEN = 1e-3  # of a loss: a smaller decrease is lost in rounding
+SEEN = 1e-3  # of a loss: a smaller change may be rounding, where products have three digits (TF32)
+HUGE = 1e30  # what a client foretells at most, so that sums over clients stay finite
 
 
 class Job(NamedTuple):
@@ -146,7 +147,7 @@ def _step(work: Work, x: Params, job: Job, local: Local, grad: Params) -> Local:
         check = check._replace(
             loss=jnp.zeros_like(check.loss),
             before=check.loss / jnp.maximum(job.batch, 1),
-            foretold=jnp.maximum(-dot(grad, updates), 0.0),
+            foretold=jnp.clip(-dot(grad, updates), 0.0, HUGE),
         )
         updates = jax.tree.map(lambda u: (within_reach(check) * u).astype(u.dtype), updates)
     params = optax.apply_updates(local.params, updates)
@@ -169,15 +170,15 @@ def _step(work: Work, x: Params, job: Job, local: Local, grad: Params) -> Local:
 def within_reach(check: Check) -> Array:
     """What a step is multiplied by, at most 1, so that it promises no more than REACH times its batch's loss.
 
-    Losses are never negative, so a step that promises more than once that loss is sure to be wrong about it. A loss L
-    smooth has 2 L loss >= |gradient|^2: any learning rate below 2 / L passes whole.
+    A loss that is never negative and L-smooth has 2 L loss >= |gradient|^2: of SGD, every learning rate below 2 / L
+    passes whole. Where the loss is negative there is no such bound, and none is set.
     """
     most = REACH * check.before
     return jnp.where((most > 0) & (check.foretold > most), most / jnp.maximum(check.foretold, most), 1.0)
 
 
 def _look(job: Job, check: Check) -> Check:
-    """What the last step brought, at most as much as was foretold, either way, so that no client outweighs the rest.
+    """What the last step brought; at most as much as was foretold before it was cut, either way.
 
     A step too short for its effect to be seen brought what was foretold; one that came to no number, its opposite.
     """

@@ -226,7 +226,7 @@ def _spread(
     """
     count = jobs.size.shape[0]
     devices = 1 if mesh is None else mesh.size
-    slots = jnp.append(jobs.steps * -(-jobs.batch // work.slots.width), -1)  # the last: no job
+    slots = jnp.append(work.passes(jobs) * -(-jobs.batch // work.slots.width), -1)  # the last: no job
     if dealt is None:
         place = deal(slots[:count], devices)
     else:

@@ -188,6 +188,8 @@ def _notes(spec: dict[str, Any], trials: list[list[Record]]) -> list[str]:
     for part, plain in (("client_opt", "sgd"), ("server_opt", "fedavg"), ("aggregate", "mean")):
         if spec[part]["name"] != plain:
             notes.append(f"the bound is for {part} {plain!r}; this run has {spec[part]['name']!r}.")
+    if spec["tuner"]["name"] == "plumb":
+        notes.append("clients cut steps that promise too much, so L, sigma and G may be more than is shown.")
     if all(len(set(record.steps)) == 1 for trial in trials for record in trial):
         notes.append(
             "all clients of a round take the same number of steps, which tells nothing of sigma: 0 unless given."

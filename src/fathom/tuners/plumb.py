@@ -1,14 +1,13 @@
 """FATHOM from any start: the learning rate is checked against what steps really bring.
 
-`docs/any-start.md` derives it. It is ours, not the paper's.
+Ours, not the paper's; `docs/any-start.md` derives it.
 """
 
-import jax
 import jax.numpy as jnp
-import optax
 
-from fathom.core.trees import cosine, divide, weighted_mean
+from fathom.core.trees import divide, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, Tuner
+from fathom.tuners.fathom import fathom
 
 MUCH, LITTLE = 0.75, 0.25  # of what was foretold: the usual bounds of trust-region methods
 LEAP = 2.0  # the most that the check alone may ask for, as the logarithm of a factor
@@ -20,32 +19,23 @@ def plumb(
     batch_rate: float = 0.2,
     smoothing: float = 0.9,
 ) -> Tuner:
-    """Adapt lr, E and B from any start: FATHOM's signals with a longer memory, and a check of the learning rate.
+    """Adapt lr, E and B from any start: FATHOM with a longer memory, and a check of the learning rate.
 
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where nearly all of it came true steps are too short, where little did too long; between the two FATHOM's agreement
-    decides. Clients also cut single steps that promise the impossible, so that no learning rate destroys a run.
+    decides. Clients also cut single steps that promise the impossible, so that a first learning rate may be too large.
 
-    It reads four weighted sums over clients and nothing else, so it works under secure aggregation.
+    It reads the mean update and three weighted means over clients, so it works under secure aggregation.
 
     >>> tuner = plumb()
     """
+    inner = fathom(lr_rate=lr_rate, epochs_rate=epochs_rate, batch_rate=batch_rate, smoothing=smoothing)
 
-    def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, Params]:
-        return hparams, jax.tree.map(jnp.zeros_like, params)
+    def update(key: Key, stats: RoundStats, state: Params) -> tuple[HParams, Params]:
+        proposal, state = inner.update(key, stats, state)
+        return proposal._replace(lr=proposal.lr * jnp.exp(lr_rate * verdict(stats))), state
 
-    def update(key: Key, stats: RoundStats, smoothed: Params) -> tuple[HParams, Params]:
-        lr, epochs, batch = stats.hparams
-        agreement = cosine(stats.update, smoothed)  # -H-bar_t, with a memory of some ten rounds
-        alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
-        proposal = HParams(
-            lr=lr * jnp.exp(lr_rate * (agreement + verdict(stats))),
-            epochs=epochs * jnp.exp(epochs_rate * (agreement + alignment)),
-            batch=batch * jnp.exp(-batch_rate * alignment),
-        )
-        return proposal, optax.tree.update_moment(stats.update, smoothed, smoothing, 1)
-
-    return Tuner(init, update, smoothing=smoothing, scalars_up=3, checks=True)
+    return inner._replace(update=update, scalars_up=3, checks=True)
 
 
 def verdict(stats: RoundStats) -> Array:
