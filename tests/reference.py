@@ -43,10 +43,10 @@ def steps(epochs, n, b, form):
     return max(int(np.ceil(work / b)) if form == "reference" else int(work // b), 1)
 
 
-def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0.0, checks=False):
+def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0.0, checks=False, reach=4.0):
     """One client's local work: its update x_t - x_i, phi_i and K_i; and what its last step was to bring, and brought.
 
-    With `checks`, no step may promise to lower its batch's loss by more than four times what that is.
+    With `checks`, no step may promise to lower its batch's loss by more than `reach` times what that is.
     """
     n, b = len(y), batch_size(batch)
     k_i = steps(epochs, n, b, form)
@@ -57,7 +57,7 @@ def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0
         before = params - here
         velocity = momentum * velocity + g + mu * (here - params)
         loss_before, foretold = loss(here, x[rows], y[rows]), max(lr * velocity @ g, 0.0)
-        cut = min(1.0, 4 * loss_before / foretold) if checks and foretold > 0 else 1.0
+        cut = min(1.0, reach * loss_before / foretold) if checks and foretold > 0 else 1.0
         here = here - cut * lr * velocity
         phi = min(phi, cosine(g, params - here if form == "reference" else before))
     gained = float(np.clip(loss_before - loss(here, x[rows], y[rows]), -foretold, foretold))
@@ -87,8 +87,9 @@ def run(
     params = np.asarray(params, np.float64)
     smoothed, state, out = np.zeros_like(params), None, []
     lr, epochs, batch = F(lr), F(epochs), F(batch)
-    for cohort in cohorts:
-        results = [client(params, *clients[i], lr, epochs, batch, form, **local) for i in cohort]
+    for done, cohort in enumerate(cohorts):
+        reach = 4.0 * min((done + 1) / 10, 1.0)  # the first rounds are careful
+        results = [client(params, *clients[i], lr, epochs, batch, form, reach=reach, **local) for i in cohort]
         nu = np.array([len(clients[i][1]) for i in cohort], float)
         update = sum(n * delta for n, (delta, *_) in zip(nu, results, strict=True)) / nu.sum()
         c_loc = sum(n * phi for n, (_, phi, *_) in zip(nu, results, strict=True)) / nu.sum()

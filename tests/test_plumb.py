@@ -64,18 +64,28 @@ def parabola(curvature):
     )
 
 
-def after_one_step(task, lrs):
-    """Where a parabola's model is after one step from 1, for each learning rate."""
+def after_one_step(task, lrs, done=20):
+    """Where a parabola's model is after one step from 1, for each learning rate, when so many rounds are done."""
     fed = fathom.Federation.from_arrays({0: {"x": np.zeros(4)}})
     algo = algorithm(tuners.plumb(), 1.0, 1.0, 4.0, task=task)
     state = algo.init(jax.random.key(0), 1)
-    step = jax.jit(lambda lr: algo.round(state._replace(hparams=state.hparams._replace(lr=lr[None])), whole(fed))[0])
-    return [float(step(jnp.float32(lr)).params) for lr in lrs]
+
+    @jax.jit
+    def step(lr):
+        late = state._replace(round=jnp.int32(done), hparams=state.hparams._replace(lr=lr[None]))
+        return algo.round(late, whole(fed))[0].params
+
+    return [float(step(jnp.float32(lr))) for lr in lrs]
 
 
 def test_along_a_parabola_no_step_is_longer_than_what_is_still_stable():
     came_to = after_one_step(parabola(5.0), [0.1, 0.3, 0.399, 0.5, 1e4])  # stable below 2 / 5
     np.testing.assert_allclose(came_to, [0.5, -0.5, -0.995, -1.0, -1.0], rtol=1e-5)
+
+
+def test_the_first_rounds_are_careful():
+    came_to = after_one_step(parabola(5.0), [0.01, 1e4], done=0)  # a tenth of the reach
+    np.testing.assert_allclose(came_to, [0.95, 0.8], rtol=1e-5)
 
 
 def test_a_loss_below_zero_bounds_no_step():

@@ -15,7 +15,6 @@ from fathom.core.plan import Slots, shuffle
 from fathom.core.trees import cosine, dot
 from fathom.core.types import Array, Batch, Form, Key, Order, Params, State, Task
 
-REACH = 4.0  # times its loss: no step may promise to bring a batch's loss down by more; 2 / L along a parabola
 SEEN = 1e-3  # of a loss: a smaller change may be rounding, where products have three digits (TF32)
 HUGE = 1e30  # what a client foretells at most, so that sums over clients stay finite
 
@@ -29,6 +28,7 @@ class Job(NamedTuple):
     steps: Array  # K_i
     batch: Array  # examples per step
     lr: Array  # eta_L
+    reach: Array  # times its batch's loss: what a step may promise, where steps are checked
     key: Key
 
 
@@ -149,7 +149,7 @@ def _step(work: Work, x: Params, job: Job, local: Local, grad: Params) -> Local:
             before=check.loss / jnp.maximum(job.batch, 1),
             foretold=jnp.clip(-dot(grad, updates), 0.0, HUGE),
         )
-        updates = jax.tree.map(lambda u: (within_reach(check) * u).astype(u.dtype), updates)
+        updates = jax.tree.map(lambda u: (within_reach(check, job.reach) * u).astype(u.dtype), updates)
     params = optax.apply_updates(local.params, updates)
     # The path so far, x_t - x_t^{i,k}: with this step in the reference form, without it in the printed one.
     path = jax.tree.map(jnp.subtract, x, params if work.form == "reference" else local.params)
@@ -167,13 +167,12 @@ def _step(work: Work, x: Params, job: Job, local: Local, grad: Params) -> Local:
     )
 
 
-def within_reach(check: Check) -> Array:
-    """What a step is multiplied by, at most 1, so that it promises no more than REACH times its batch's loss.
+def within_reach(check: Check, reach: Array) -> Array:
+    """What a step is multiplied by, at most 1, so that it promises no more than `reach` times its batch's loss.
 
-    A loss that is never negative and L-smooth has 2 L loss >= |gradient|^2: of SGD, every learning rate below 2 / L
-    passes whole. Where the loss is negative there is no such bound, and none is set.
+    Where the loss is negative nothing can be said, and the step is left as it is.
     """
-    most = REACH * check.before
+    most = reach * check.before
     return jnp.where((most > 0) & (check.foretold > most), most / jnp.maximum(check.foretold, most), 1.0)
 
 

@@ -14,6 +14,9 @@ from fathom.core.types import Array, Form, HParams, Key, Order
 WIDTHS = (3, 6, 12, 24, 48)  # FATHOM tends to settle at batches of 5 or 6
 
 
+REACH, EASE = 4.0, 10  # of a checked step, and the rounds it takes to get there
+
+
 class Plan(NamedTuple):
     """The local work asked of each client; every leaf has shape (cohort,)."""
 
@@ -47,6 +50,15 @@ def plan(size: Array, hparams: HParams, form: Form, order: Order, done: Array | 
         jnp.where(size > 0, steps, 0),
         asked if order == "cyclic" else jnp.minimum(asked, size),
     )
+
+
+def reach(done: Array) -> Array:
+    """How much a step may promise to lower its batch's loss, over that loss, after so many rounds; where it is checked.
+
+    A loss that is never negative and L-smooth has 2 L loss >= |gradient|^2, so that of SGD every learning rate below
+    2 / L passes whole. The first rounds allow less: nobody has seen yet whether the first learning rate is sound.
+    """
+    return REACH * jnp.minimum((done + 1) / EASE, 1.0)
 
 
 def failures(keys: Key, dropout: float, stragglers: float) -> Array:

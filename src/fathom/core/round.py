@@ -14,7 +14,7 @@ from fathom.core import guard as guards
 from fathom.core import lanes
 from fathom.core.aggregate import Aggregator, mean
 from fathom.core.client import Job, Work
-from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, failures, plan
+from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, failures, plan, reach
 from fathom.core.trees import cosine, weighted_mean
 from fathom.core.types import (
     Algorithm,
@@ -160,7 +160,7 @@ def federated(
         bound = jax.vmap(guards.bound)(states.guard, states.params)  # (trials,)
         if aggregator.privacy is not None:
             bound = jnp.full_like(bound, jnp.inf)
-        jobs = _jobs(cohorts._replace(size=size), states.hparams, planned, client_keys)
+        jobs = _jobs(cohorts._replace(size=size), states, planned, client_keys)
         banked, results = _spread(work, states.params, bound, cohorts.examples, jobs, lanes, mesh, dealt)
         seen = planned.steps * planned.batch
         results = jax.tree.map(lambda leaf: leaf.reshape(seen.shape), results)
@@ -194,7 +194,7 @@ def _hashable(value: Any) -> Any:
     return tuple(np.asarray(value).tolist()) if np.ndim(value) else float(value)
 
 
-def _jobs(cohorts: Cohort, hparams: HParams, planned: Plan, keys: Key) -> Job:
+def _jobs(cohorts: Cohort, states: ServerState, planned: Plan, keys: Key) -> Job:
     """One job per client and trial, in a row; keys follow from the run, the round and the client."""
     trials, cohort = cohorts.size.shape
     jobs = Job(
@@ -203,7 +203,8 @@ def _jobs(cohorts: Cohort, hparams: HParams, planned: Plan, keys: Key) -> Job:
         size=cohorts.size,
         steps=planned.steps,
         batch=planned.batch,
-        lr=hparams.lr,
+        lr=states.hparams.lr,
+        reach=jnp.broadcast_to(reach(states.round)[:, None], (trials, cohort)),
         key=keys,
     )
     return jax.tree.map(lambda leaf: leaf.reshape(-1), jobs)
