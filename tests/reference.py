@@ -98,7 +98,8 @@ def run(
         foretold, gained = (sum(n * told[j] for n, (*_, told) in zip(nu, results, strict=True)) for j in (0, 1))
         if tune:
             minus_g = c_loc if form == "reference" else lr * c_loc
-            lr = lr * np.exp(rates[0] * (c_glob + (verdict(gained / foretold) if local.get("checks") else 0.0)))
+            checked = local.get("checks")
+            lr = lr * np.exp(rates[0] * (max(c_glob, 0.0) + verdict(gained / foretold) if checked else c_glob))
             epochs = epochs * np.exp(rates[1] * (c_glob + minus_g))
             batch = batch * np.exp(-rates[2] * minus_g)
             lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))

@@ -5,7 +5,7 @@ Ours, not the paper's; `docs/any-start.md` derives it.
 
 import jax.numpy as jnp
 
-from fathom.core.trees import divide, weighted_mean
+from fathom.core.trees import cosine, divide, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, Tuner
 from fathom.tuners.fathom import fathom
 
@@ -29,11 +29,13 @@ def plumb(
 
     >>> tuner = plumb()
     """
-    inner = fathom(lr_rate=lr_rate, epochs_rate=epochs_rate, batch_rate=batch_rate, smoothing=smoothing)
+    inner = fathom(lr_rate=0.0, epochs_rate=epochs_rate, batch_rate=batch_rate, smoothing=smoothing)
 
-    def update(key: Key, stats: RoundStats, state: Params) -> tuple[HParams, Params]:
-        proposal, state = inner.update(key, stats, state)
-        return proposal._replace(lr=proposal.lr * jnp.exp(lr_rate * verdict(stats))), state
+    def update(key: Key, stats: RoundStats, smoothed: Params) -> tuple[HParams, Params]:
+        agreement = cosine(stats.update, smoothed)  # -H-bar_t; noise alone makes it negative, but never positive
+        proposal, smoothed = inner.update(key, stats, smoothed)
+        longer = jnp.maximum(agreement, 0.0) + verdict(stats)
+        return proposal._replace(lr=stats.hparams.lr * jnp.exp(lr_rate * longer)), smoothed
 
     return inner._replace(update=update, scalars_up=3, checks=True)
 
