@@ -105,6 +105,15 @@ def test_the_learning_rate_follows_what_steps_brought(gain, pull):
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("direction", "pull"), [(1.0, 1.0), (-1.0, 0.0)])
+def test_updates_that_agree_raise_the_learning_rate_and_those_that_do_not_leave_it(direction, pull):
+    tuner = tuners.plumb()
+    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    _, past = tuner.update(jax.random.key(0), stats(), past)
+    hparams, _ = tuner.update(jax.random.key(0), stats(scale=direction), past)
+    np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
+
+
 def test_silence_leaves_the_learning_rate_where_it_is():
     tuner = tuners.plumb()
     _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
