@@ -12,8 +12,6 @@ import numpy as np
 from fathom.core.types import Array, Form, HParams, Key, Order
 
 WIDTHS = (3, 6, 12, 24, 48)  # FATHOM tends to settle at batches of 5 or 6
-
-
 REACH, EASE = 4.0, 10  # of a checked step, and the rounds it takes to get there
 
 
