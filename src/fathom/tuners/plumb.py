@@ -32,7 +32,7 @@ def plumb(
     inner = fathom(lr_rate=0.0, epochs_rate=epochs_rate, batch_rate=batch_rate, smoothing=smoothing)
 
     def update(key: Key, stats: RoundStats, smoothed: Params) -> tuple[HParams, Params]:
-        agreement = cosine(stats.update, smoothed)  # -H-bar_t; noise alone makes it negative, but never positive
+        agreement = cosine(stats.update, smoothed)  # -H-bar_t; on average noise takes from it, and never adds
         proposal, smoothed = inner.update(key, stats, smoothed)
         longer = jnp.maximum(agreement, 0.0) + verdict(stats)
         return proposal._replace(lr=stats.hparams.lr * jnp.exp(lr_rate * longer)), smoothed
