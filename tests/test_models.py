@@ -95,6 +95,19 @@ def test_the_next_word_network_is_the_recorded_function(name):
     close(got["loss"], case["eval"]["token_loss"])
 
 
+def test_the_next_word_network_can_read_its_weights_in_16_bits():
+    key = jax.random.key(0)
+    batch = {"tokens": jax.random.randint(key, (3, 21), 1, 50)}
+    whole, halved = (nextword.task(50, 8, 16, precision=precision) for precision in ("default", "bfloat16"))
+    params = whole.init(key)
+    exact, near = (jax.grad(lambda x, task=task: task.loss(x, batch, key).mean())(params) for task in (whole, halved))
+    for a, b in zip(jax.tree.leaves(exact), jax.tree.leaves(near), strict=True):
+        assert b.dtype == jnp.float32
+        assert 0 < jnp.linalg.norm(a - b) < 0.02 * jnp.linalg.norm(a)
+    with pytest.raises(ValueError, match="precision='half' is not known; choose from default, bfloat16"):
+        nextword.task(50, precision="half")
+
+
 def test_next_word_metrics_count_what_they_should():
     case = json.loads((VECTORS / "metrics_check.json").read_text())
     got = nextword.counts(jnp.asarray(case["logits"]), jnp.asarray(case["y"]))

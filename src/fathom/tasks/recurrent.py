@@ -13,12 +13,16 @@ import jax.numpy as jnp
 
 from fathom.core.types import Array, Params
 
+UNROLL = 4  # words in one turn of the loop: fewer small copies on a GPU
+
 
 @jax.custom_vjp
 def lstm(params: Params, x: Array) -> Array:
     """(n, length, in) to the states (n, length, hidden), from w (in + hidden, 4 hidden) and b (4 hidden,).
 
     The four parts of w are the input gate, the new value, the forget gate, which is given 1 more, and the output gate.
+    The weights are read in the precision of x, and what they are multiplied with is rounded to it, too; the states and
+    the gradients are float32.
     """
     return _forward(params, x)[1][0]
 
@@ -26,25 +30,26 @@ def lstm(params: Params, x: Array) -> Array:
 def _states(params: Params, x: Array) -> tuple[tuple[()], tuple[Array, Array, Array]]:
     """All states h and c, (n, length, hidden), and the gates' values, (n, length, 4 hidden)."""
     inputs, hidden = x.shape[-1], params["b"].shape[0] // 4
-    recurrent = _apart(params["w"][inputs:])
+    w = params["w"].astype(x.dtype)
+    recurrent = _apart(w[inputs:])
 
     def word(state: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         h, c = state
-        i, g, f, o = jnp.split(given + h @ recurrent, 4, -1)
+        i, g, f, o = jnp.split(given + _product(h, recurrent), 4, -1)
         i, g, f, o = jax.nn.sigmoid(i), jnp.tanh(g), jax.nn.sigmoid(f + 1), jax.nn.sigmoid(o)
         c = f * c + i * g
         h = o * jnp.tanh(c)
         return (h, c), (h, c, jnp.concatenate([i, g, f, o], -1))
 
     zero = jnp.zeros((x.shape[0], hidden))
-    _, states = jax.lax.scan(word, (zero, zero), (x @ params["w"][:inputs] + params["b"]).swapaxes(0, 1))
+    _, states = jax.lax.scan(word, (zero, zero), (_product(x, w[:inputs]) + params["b"]).swapaxes(0, 1), unroll=UNROLL)
     return (), jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), states)
 
 
 def _gradients(params: Params, rows: tuple[Array, ...]) -> tuple[Params, Array]:
     """The gradients of params, summed over rows, and of x, from that of the states h."""
     x, h, c, gates, dh = rows
-    inputs, w = x.shape[-1], params["w"]
+    inputs, w = x.shape[-1], params["w"].astype(x.dtype)
     back = _apart(w[inputs:].T)
 
     def word(later: tuple[Array, Array], at: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
@@ -54,16 +59,21 @@ def _gradients(params: Params, rows: tuple[Array, ...]) -> tuple[Params, Array]:
         dc = dc + dh * o * (1 - tanh_c**2)
         d = [dc * g * i * (1 - i), dc * i * (1 - g**2), dc * c_before * f * (1 - f), dh * tanh_c * o * (1 - o)]
         d = jnp.concatenate(d, -1)
-        return (d @ back, dc * f), d
+        return (_product(d, back), dc * f), d
 
     def before(states: Array) -> Array:
         return jnp.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
     zero = jnp.zeros_like(h[:, 0])
     words = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), (c, before(c), gates, dh))
-    d = jax.lax.scan(word, (zero, zero), words, reverse=True)[1].swapaxes(0, 1)
-    dw = jnp.einsum("nti,ntg->ig", jnp.concatenate([x, before(h)], -1), d)
-    return {"w": dw, "b": jnp.sum(d, (0, 1))}, d @ w[:inputs].T
+    d = jax.lax.scan(word, (zero, zero), words, reverse=True, unroll=UNROLL)[1].swapaxes(0, 1)
+    dw = jnp.einsum("nti,ntg->ig", jnp.concatenate([x.astype(h.dtype), before(h)], -1), d)
+    return {"w": dw, "b": jnp.sum(d, (0, 1))}, _product(d, w[:inputs].T).astype(x.dtype)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """a @ b in the precision of b, summed up in float32."""
+    return jnp.matmul(a.astype(b.dtype), b, preferred_element_type=jnp.float32)
 
 
 def _apart(part: Array) -> Array:
