@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from fathom.paper import Experiment
 from fathom.report.reproduced import Table1, band, load_curves
 from fathom.report.series import COLOURS
 
@@ -38,19 +37,12 @@ def draw(figure: Mapping[str, Any], tables: Mapping[str, Table1], out: Path, ste
             marks = [Line2D([], [], color="#444444", linestyle=line, label=label) for line, label in pairs]
             page.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
         what = figure["title"] if figure["quantity"] == "accuracy" else f"{figure['title']} under FATHOM"
-        about = " and ".join(_about(tables[task]) for task in tasks)
+        about = "; ".join(f"{NAMES.get(task, task)}, {tables[task].part}" for task in tasks)
         page.suptitle(f"{what}: {about}\nmean and range of the trials, each until its target", fontsize=9)
         made = [out / f"{stem}.{kind}" for kind in ("svg", "png")]
         for path in made:
             page.savefig(path, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
     return made
-
-
-def _about(table: Table1) -> str:
-    """How much of the paper's data a table is of."""
-    paper: Experiment = table.experiment
-    part = "all" if table.clients == paper.clients else f"{table.clients:,} of the paper's {paper.clients:,}"
-    return f"{NAMES.get(table.task, table.task)}, {part} clients"
 
 
 def _panel(axis: Axes, quantity: str, sweep: Mapping[str, Any], table: Table1, out: Path) -> None:

@@ -112,8 +112,7 @@ def _published(row: Row, method: str, measure: str) -> str:
 def caption(table: Table1) -> str:
     """What the table is of: which data, which target, how many trials, on what."""
     paper = table.experiment
-    subset = f"a subset: {table.clients:,} of the paper's {paper.clients:,} clients"
-    data = f"all {paper.clients:,} clients" if table.clients == paper.clients else subset
+    data = f"a subset: {table.part}" if table.data == table.task and table.clients != paper.clients else table.part
     target = f"target {table.target:.4g} test accuracy"
     if table.target != paper.target:
         target += f" (the paper's is {paper.target:.4g})"

@@ -45,9 +45,10 @@ class Table1(NamedTuple):
     """One task's part of the table, as it was run here."""
 
     task: str
+    data: str  # its data set; the paper's has the task's name
     target: float
     clients: int
-    limits: str  # rounds and evaluations
+    limits: str  # rounds and evaluations, and what the paper's runs had not
     experiment: Experiment
     methods: list[str]
     rows: dict[str, dict[str, Cell]]
@@ -56,6 +57,16 @@ class Table1(NamedTuple):
     def trials(self) -> int:
         """The most trials that a cell has."""
         return max(cell.trials for cells in self.rows.values() for cell in cells.values())
+
+    @property
+    def part(self) -> str:
+        """How much of the paper's data this is of."""
+        whole = self.experiment.clients
+        if self.data != self.task:
+            return f"{self.clients:,} clients of {self.data}, in place of the paper's {whole:,}"
+        return (
+            f"all {whole:,} clients" if self.clients == whole else f"{self.clients:,} of the paper's {whole:,} clients"
+        )
 
 
 def collect(out: Path, task: str, experiment: Experiment) -> Table1 | None:
@@ -79,8 +90,10 @@ def collect(out: Path, task: str, experiment: Experiment) -> Table1 | None:
             what = ", ".join(sorted(unlike)) or "number of clients"
             raise RunError(f"{path}: its {what} is not that of other runs in {out}; keep such runs in another folder.")
     limits = f"at most {first['rounds']:,} rounds, evaluated every {first['every']}"
+    limits += ", with the guard" if first.get("guard") else ""
     methods = [method for method in METHODS if any(method in cells for cells in rows.values())]
-    return Table1(task, first["target"], clients.pop(), limits, experiment, methods, rows)
+    data = first["task"].get("data", task) if isinstance(first.get("task"), dict) else task
+    return Table1(task, data, first["target"], clients.pop(), limits, experiment, methods, rows)
 
 
 Found = tuple[Path, dict[str, Any], dict[str, Any] | None]  # a run directory, its spec and its summary
