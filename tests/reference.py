@@ -67,7 +67,7 @@ def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0
 def verdict(gain):
     """How much longer steps should be, from what they brought over what they promised: the logarithm of a factor."""
     if gain > 0.75:
-        return min(np.log(0.25 / max(1 - gain, 1e-30)), 2)
+        return min(np.log(0.25 / max(1 - gain, 1e-30)), 4)
     return max(4 * gain - 1, -1) if gain < 0.25 else 0
 
 
@@ -82,7 +82,7 @@ def run(
 ):  # fmt: skip
     """FATHOM (or FedAvg, with tune=False) over the given cohorts; one dict per round.
 
-    With `checks`, and rates=(0.5, 0.01, 0.2) and alpha=0.9, it is `plumb`.
+    With `checks`, and rates=(0.5, 0.01, 1.0) and alpha=0.9, it is `plumb`.
     """
     params = np.asarray(params, np.float64)
     smoothed, state, out = np.zeros_like(params), None, []
@@ -98,10 +98,13 @@ def run(
         foretold, gained = (sum(n * told[j] for n, (*_, told) in zip(nu, results, strict=True)) for j in (0, 1))
         if tune:
             minus_g = c_loc if form == "reference" else lr * c_loc
-            checked = local.get("checks")
-            lr = lr * np.exp(rates[0] * (max(c_glob, 0.0) + verdict(gained / foretold) if checked else c_glob))
+            longer, smaller = rates[0] * c_glob, minus_g
+            if local.get("checks"):
+                longer = max(longer, -1 / (done + 1)) + rates[0] * verdict(gained / foretold)
+                smaller = min(c_loc, max(c_glob, 0.0))
+            lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * (c_glob + minus_g))
-            batch = batch * np.exp(-rates[2] * minus_g)
+            batch = batch * np.exp(-rates[2] * smaller)
             lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))
         params, state = server(params, update, state)
         smoothed = alpha * smoothed + (1 - alpha) * update

@@ -13,7 +13,7 @@ from reference import run
 from test_tuners import START as HPARAMS
 from test_tuners import stats
 
-PLUMB = {"rates": (0.5, 0.01, 0.2), "alpha": 0.9, "checks": True}
+PLUMB = {"rates": (0.5, 0.01, 1.0), "alpha": 0.9, "checks": True}
 
 
 @pytest.mark.parametrize(("lr", "local"), [(0.001, {}), (3.0, {}), (0.5, {"momentum": 0.7})])
@@ -96,7 +96,7 @@ def test_a_loss_below_zero_bounds_no_step():
 
 @pytest.mark.parametrize(
     ("gain", "pull"),
-    [(1.0, 2.0), (0.875, np.log(2)), (0.75, 0.0), (0.5, 0.0), (0.25, 0.0), (0.125, -0.5), (0, -1), (-1, -1)],
+    [(1.0, 4.0), (0.875, np.log(2)), (0.75, 0.0), (0.5, 0.0), (0.25, 0.0), (0.125, -0.5), (0, -1), (-1, -1)],
 )
 def test_the_learning_rate_follows_what_steps_brought(gain, pull):
     tuner = tuners.plumb()
@@ -105,13 +105,27 @@ def test_the_learning_rate_follows_what_steps_brought(gain, pull):
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("direction", "pull"), [(1.0, 1.0), (-1.0, 0.0)])
-def test_updates_that_agree_raise_the_learning_rate_and_those_that_do_not_leave_it(direction, pull):
+@pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.5), (-1, 2, -0.5), (-1, 5, -0.2), (1, 5, 0.5)])
+def test_updates_that_do_not_agree_lower_the_learning_rate_no_faster_than_one_over_t(direction, number, pull):
+    tuner = tuners.plumb()
+    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    for _ in range(number - 1):
+        _, past = tuner.update(jax.random.key(0), stats(), past)
+    hparams, _ = tuner.update(jax.random.key(0), stats(scale=direction), past)
+    np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(pull), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("direction", "alignment", "fall"), [(1, 0.3, 0.3), (1, -0.3, -0.3), (-1, 0.3, 0.0), (-1, -0.3, -0.3)]
+)
+def test_batches_shrink_only_where_rounds_agree(direction, alignment, fall):
     tuner = tuners.plumb()
     _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
     _, past = tuner.update(jax.random.key(0), stats(), past)
-    hparams, _ = tuner.update(jax.random.key(0), stats(scale=direction), past)
-    np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
+    now = stats(scale=direction)
+    now = now._replace(clients=now.clients._replace(alignment=jnp.full(4, alignment)))
+    hparams, _ = tuner.update(jax.random.key(0), now, past)
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-fall), rtol=1e-5)
 
 
 def test_silence_leaves_the_learning_rate_where_it_is():
@@ -144,7 +158,7 @@ def test_from_any_start_the_learning_rate_comes_to_the_same():
     task, federation, _ = fathom.tasks.load("synthetic", clients=30)
     ends = {}
     for lr in (1e-5, 1.0):
-        algo = fathom.federated(task, tuner=tuners.plumb(), hparams=HParams(lr, 1.0, 10.0))
+        algo = fathom.federated(task, tuner=tuners.clamp(tuners.plumb()), hparams=HParams(lr, 1.0, 10.0))
         rates = [record.hparams.lr[0] for record in records(algo, federation, 30, 10)]
         ends[lr] = np.exp(np.mean(np.log(rates[-10:])))
     assert max(ends.values()) < 3 * min(ends.values()), ends
