@@ -8,9 +8,9 @@ where it was stopped; `--table` prints what is there.
     python benchmarks/any_start.py femnist --methods plumb --cohort 100 --trials 2 --out any-start.jsonl
     python benchmarks/any_start.py --table --out any-start.jsonl
 
-`femnist`, `digits` and `stackexchange` need imported data (docs/tasks.md): writers with at least 20 images, and users
-with at least 10 sentences. `digits` is logistic regression on the writers' digits, `letters` a network with 128 hidden
-units on their capitals.
+`femnist`, `digits`, `letters` and `stackexchange` need imported data (docs/tasks.md): writers with at least
+20 images, and users with at least 10 sentences. `digits` is logistic regression on the writers' digits, `letters` a
+network with 128 hidden units on their capitals.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def measure(args: argparse.Namespace) -> None:
     loaded = load(args.task)
     usual_target, usual_rounds, middle = TASKS[args.task]
     args.target, args.rounds = args.target or usual_target, args.rounds or usual_rounds
-    bound = fathom.HParams(0.5, 10.0, 5096.0)  # as the paper's runs had it; `plumb` needs none
+    bound = fathom.HParams(0.5, 10.0, 5096.0)  # as the paper's runs had it; `plumb` needs none on lr
     makers = {
         "plumb": lambda: fathom.tuners.clamp(fathom.tuners.plumb(), high=bound._replace(lr=1000.0)),
         "fathom": lambda: fathom.tuners.clamp(fathom.tuners.fathom(), high=bound._replace(lr=1.0)),
@@ -213,13 +213,15 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def shown(runs: list[dict[str, Any]]) -> str:
-    """Rounds and gradients, means over the trials that arrived, and how many did where some did not."""
+    """Rounds, gradients and megabytes sent: means over the trials that arrived, and how many did where some did not."""
+    if not runs:
+        return "not run | |"
     arrived = [run["end"] for run in runs if run["end"]["rounds"] is not None]
     if not arrived:
-        return f"- (at {statistics.mean(run['end']['accuracy'] for run in runs):.1%}) | -"
-    rounds, gradients = (statistics.mean(end[key] for end in arrived) for key in ("rounds", "gradients"))
+        return f"- (at {statistics.mean(run['end']['accuracy'] for run in runs):.1%}) | - | -"
+    rounds, gradients, sent = (statistics.mean(end[key] for end in arrived) for key in ("rounds", "gradients", "bytes"))
     missing = "" if len(arrived) == len(runs) else f" ({len(arrived)} of {len(runs)})"
-    return f"{rounds:.0f}{missing} | {gradients / 1000:.0f}K"
+    return f"{rounds:.0f}{missing} | {gradients / 1000:.0f}K | {sent / 1e6:.0f}"
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -236,8 +238,12 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         for row in own:
             cells.setdefault((row["lr_0"], row["epochs_0"]), {}).setdefault(row["batch_0"], []).append(row)
         batches = sorted({row["batch_0"] for row in own})
-        yield "| learning rate, epochs | " + " | ".join(f"batches of {batch:g} | gradients" for batch in batches) + " |"
-        yield "|---" * (1 + 2 * len(batches)) + "|"
+        yield (
+            "| learning rate, epochs | "
+            + " | ".join(f"batches of {batch:g} | gradients | MB" for batch in batches)
+            + " |"
+        )
+        yield "|---" * (1 + 3 * len(batches)) + "|"
         for (lr, epochs), by_batch in sorted(cells.items()):
             yield f"| {lr:g}, {epochs:g} | " + " | ".join(shown(by_batch.get(batch, [])) for batch in batches) + " |"
         ends = [[run["end"]["rounds"] for run in runs] for by_batch in cells.values() for runs in by_batch.values()]

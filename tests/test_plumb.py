@@ -8,6 +8,7 @@ import pytest
 import fathom
 from fathom import HParams, aggregate, tuners
 from fathom.core.plan import Slots
+from fathom.core.trees import cosine
 from problems import START, algorithm, clients, federation, logistic, one_round, records, whole
 from reference import run
 from test_tuners import START as HPARAMS
@@ -105,7 +106,7 @@ def test_the_learning_rate_follows_what_steps_brought(gain, pull):
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.5), (-1, 2, -0.5), (-1, 5, -0.2), (1, 5, 0.5)])
+@pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.5), (-1, 3, -1 / 3), (-1, 5, -0.2), (1, 5, 0.5)])
 def test_updates_that_do_not_agree_lower_the_learning_rate_no_faster_than_one_over_t(direction, number, pull):
     tuner = tuners.plumb()
     _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
@@ -126,6 +127,20 @@ def test_batches_shrink_only_where_rounds_agree(direction, alignment, fall):
     now = now._replace(clients=now.clients._replace(alignment=jnp.full(4, alignment)))
     hparams, _ = tuner.update(jax.random.key(0), now, past)
     np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-fall), rtol=1e-5)
+
+
+def test_batches_shrink_no_further_than_rounds_agree():
+    tuner = tuners.plumb()
+    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    _, past = tuner.update(jax.random.key(0), stats(), past)
+    leaves, tree = jax.tree.flatten(stats().update)
+    turned = jax.tree.unflatten(tree, [leaf.at[..., 0].multiply(-0.5) for leaf in leaves])
+    agreement = float(cosine(turned, past[0]))
+    assert 0.1 < agreement < 0.85
+    now = stats()._replace(update=turned)
+    now = now._replace(clients=now.clients._replace(alignment=jnp.full(4, 0.9)))
+    hparams, _ = tuner.update(jax.random.key(0), now, past)
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-agreement), rtol=1e-5)
 
 
 def test_silence_leaves_the_learning_rate_where_it_is():
@@ -156,9 +171,10 @@ def test_a_private_aggregator_refuses_it():
 
 def test_from_any_start_the_learning_rate_comes_to_the_same():
     task, federation, _ = fathom.tasks.load("synthetic", clients=30)
+    bounded = tuners.clamp(tuners.plumb(), high=HParams(tuners.SELF_BOUND["plumb"], 10.0, 5096.0))  # as in `fathom run`
     ends = {}
     for lr in (1e-5, 1.0):
-        algo = fathom.federated(task, tuner=tuners.clamp(tuners.plumb()), hparams=HParams(lr, 1.0, 10.0))
+        algo = fathom.federated(task, tuner=bounded, hparams=HParams(lr, 1.0, 10.0))
         rates = [record.hparams.lr[0] for record in records(algo, federation, 30, 10)]
         ends[lr] = np.exp(np.mean(np.log(rates[-10:])))
     assert max(ends.values()) < 3 * min(ends.values()), ends

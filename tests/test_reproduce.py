@@ -221,7 +221,7 @@ def test_the_command_makes_tables_and_figures_and_makes_them_again_from_what_is_
     asked += ["--target", "0.9", "--set", "rounds=2", "--set", "every=1"]
     done = command(*asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "10 clients of mine, in place of the paper's 3,400" in done.stdout
+    assert "10 clients of the data set mine (the paper has 3,400)" in done.stdout
     assert "target 0.9 test accuracy (the paper's is 0.86)" in done.stdout
     assert "1098 ± 15" in done.stdout
     out = tmp_path / "paper"

@@ -27,7 +27,8 @@ def draw(figure: Mapping[str, Any], tables: Mapping[str, Table1], out: Path, ste
         for line, task in zip(axes, tasks, strict=True):
             for axis, sweep in zip(line, figure["sweeps"], strict=True):
                 _panel(axis, figure["quantity"], sweep, tables[task], out)
-            line[0].set_ylabel(f"{NAMES.get(task, task)}\n{figure['title'].lower()}")
+            own = tables[task].data
+            line[0].set_ylabel(f"{NAMES.get(own, own)}\n{figure['title'].lower()}")
         for axis in axes[-1]:
             axis.set_xlabel("round")
         for axis, sweep in zip(axes[0], figure["sweeps"], strict=True):
@@ -37,7 +38,7 @@ def draw(figure: Mapping[str, Any], tables: Mapping[str, Table1], out: Path, ste
             marks = [Line2D([], [], color="#444444", linestyle=line, label=label) for line, label in pairs]
             page.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
         what = figure["title"] if figure["quantity"] == "accuracy" else f"{figure['title']} under FATHOM"
-        about = "; ".join(f"{NAMES.get(task, task)}, {tables[task].part}" for task in tasks)
+        about = "; ".join(f"{NAMES.get(task, task)}: {tables[task].part}" for task in tasks)
         page.suptitle(f"{what}: {about}\nmean and range of the trials, each until its target", fontsize=9)
         made = [out / f"{stem}.{kind}" for kind in ("svg", "png")]
         for path in made:

@@ -210,7 +210,13 @@ def document(table: Table1) -> str:
                 "seconds": round(cell.seconds, 1),
                 "finished": cell.finished,
             }
-    head = {"task": table.task, "target": table.target, "clients": table.clients, "caption": caption(table)}
+    head = {
+        "task": table.task,
+        "data": table.data,
+        "target": table.target,
+        "clients": table.clients,
+        "caption": caption(table),
+    }
     printed = [{"title": block.title, "rows": block.rows, "best": block.bold} for block in blocks(table)]
     return json.dumps({**head, "machine": _machine(table), "rows": rows, "tables": printed}, indent=1) + "\n"
 

@@ -48,7 +48,7 @@ class Table1(NamedTuple):
     data: str  # its data set; the paper's has the task's name
     target: float
     clients: int
-    limits: str  # rounds and evaluations, and what the paper's runs had not
+    limits: str  # rounds and evaluations; and the guard, which the paper's runs had not
     experiment: Experiment
     methods: list[str]
     rows: dict[str, dict[str, Cell]]
@@ -63,7 +63,7 @@ class Table1(NamedTuple):
         """How much of the paper's data this is of."""
         whole = self.experiment.clients
         if self.data != self.task:
-            return f"{self.clients:,} clients of {self.data}, in place of the paper's {whole:,}"
+            return f"{self.clients:,} clients of the data set {self.data} (the paper has {whole:,})"
         return (
             f"all {whole:,} clients" if self.clients == whole else f"{self.clients:,} of the paper's {whole:,} clients"
         )

@@ -22,8 +22,8 @@ EXPECTED_LENGTH = 13.3  # words of a sentence; the training loss is a sum over t
 def task(vocabulary: int = 10_000, embedding: int = 96, hidden: int = 670, precision: Precision = "default") -> Task:
     """Predict each next word of a sentence; `batch["tokens"]` is (n, length + 1) word ids.
 
-    precision: of matrix products in training: "bfloat16" has the recurrent weights read in 16 bits, which is faster on
-    a GPU; parameters and their updates are float32 all the same.
+    precision: of the recurrent layer in training: "bfloat16" has its weights read in 16 bits, which is faster on a GPU;
+    parameters and their updates are float32 all the same.
     """
     if precision not in get_args(Precision):
         raise ValueError(f"precision={precision!r} is not known; choose from {', '.join(get_args(Precision))}.")

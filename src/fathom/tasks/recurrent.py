@@ -22,7 +22,7 @@ def lstm(params: Params, x: Array) -> Array:
 
     The four parts of w are the input gate, the new value, the forget gate, which is given 1 more, and the output gate.
     The weights are read in the precision of x, and what they are multiplied with is rounded to it, too; the states and
-    the gradients are float32.
+    the weights' gradient are float32.
     """
     return _forward(params, x)[1][0]
 

@@ -19,8 +19,8 @@ def load(
     """The task on an imported data set: its users with at least `least` sentences, and its test sets.
 
     A test set larger than `test_examples` is sampled down to that, always the same way. `embedding` and `hidden` are
-    the sizes of the paper's network. precision: of matrix products in training: "default" is TF32 on recent GPUs and
-    float32 elsewhere; "bfloat16" reads the recurrent weights in 16 bits, which is faster on a GPU. Parameters and their
+    the sizes of the paper's network. precision: of the recurrent layer in training: "default" is TF32 on recent
+    GPUs and float32 elsewhere; "bfloat16" reads its weights in 16 bits, which is faster on a GPU. Parameters and their
     updates are float32.
     """
     meta, federation, tests = load_imported(data, {"tokens": (LENGTH + 1,)}, least, test_examples)

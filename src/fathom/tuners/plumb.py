@@ -23,9 +23,9 @@ def plumb(
 
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where nearly all of it came true steps are too short, where little did too long; between the two FATHOM's agreement
-    decides. Noise alone makes that negative, so it lowers the learning rate no faster than 1 / t. Batches shrink, and
-    clients take more steps on their own, only as far as rounds agree, too. Clients also cut single steps that promise
-    the impossible: a first learning rate may be too large.
+    decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
+    Batches shrink, and clients take more steps on their own, only as far as rounds agree, too. Clients also cut single
+    steps that promise the impossible: a first learning rate may be too large.
 
     It reads the mean update and three weighted means over clients, so it works under secure aggregation.
 
