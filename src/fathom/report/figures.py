@@ -70,8 +70,7 @@ def _panel(axis: Axes, quantity: str, sweep: Mapping[str, Any], table: Table1, o
         axis.set_ylim(0.6 * table.target, min(1.0, 1.03 * table.target))  # how it comes near the target
     elif values and max(values) > 5 * min(values) > 0:
         axis.set_yscale("log")
-    place = "lower right" if quantity == "accuracy" else "best"
-    axis.legend(handles=handles, loc=place, frameon=False, fontsize=8)
+    axis.legend(handles=handles, loc="best", frameon=False, fontsize=8)
 
 
 def _label(table: Table1, name: str, sweep: Mapping[str, Any]) -> str:
