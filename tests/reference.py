@@ -66,9 +66,20 @@ def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0
 
 def verdict(gain):
     """How much longer steps should be, from what they brought over what they promised: the logarithm of a factor."""
-    if gain > 0.75:
-        return min(np.log(0.25 / max(1 - gain, 1e-30)), 4)
+    if gain > 0.6:
+        return min(np.log(0.4 / max(1 - gain, 1e-30)), 4)
     return max(4 * gain - 1, -1) if gain < 0.25 else 0
+
+
+def consensus(deltas, nu):
+    """The cosine of what clients have in common with one client's update, and with the mean of all."""
+    p = nu / nu.sum()
+    mean, m = sum(p_i * delta for p_i, delta in zip(p, deltas, strict=True)), len(deltas)
+    if m == 1:
+        return 1.0, 1.0
+    pairs = sum(p[i] * p[j] * deltas[i] @ deltas[j] for i in range(m) for j in range(m) if i != j)
+    share = min(max(pairs, 0.0) / (mean @ mean) * m / (m - 1), 1.0)
+    return np.sqrt(share / (m - (m - 1) * share)), np.sqrt(share)
 
 
 def sgd(params, update, state):
@@ -82,7 +93,7 @@ def run(
 ):  # fmt: skip
     """FATHOM (or FedAvg, with tune=False) over the given cohorts; one dict per round.
 
-    With `checks`, and rates=(0.5, 0.01, 1.0) and alpha=0.9, it is `plumb`.
+    With `checks`, and rates=(0.1, 0.5, 2.0) and alpha=0.9, it is `plumb`.
     """
     params = np.asarray(params, np.float64)
     smoothed, state, out = np.zeros_like(params), None, []
@@ -98,12 +109,14 @@ def run(
         foretold, gained = (sum(n * told[j] for n, (*_, told) in zip(nu, results, strict=True)) for j in (0, 1))
         if tune:
             minus_g = c_loc if form == "reference" else lr * c_loc
-            longer, smaller = rates[0] * c_glob, minus_g
+            longer, more, smaller = rates[0] * c_glob, c_glob + minus_g, minus_g
             if local.get("checks"):
-                longer = max(longer, -1 / (done + 1)) + rates[0] * verdict(gained / foretold)
-                smaller = min(c_loc, max(c_glob, 0.0))
+                alone, together = consensus([delta for delta, *_ in results], nu)
+                longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold)
+                more = 3 * min(c_glob, alone) - np.log(epochs)
+                smaller = min(c_loc, max(min(c_glob, together), 0.0))
             lr = lr * np.exp(longer)
-            epochs = epochs * np.exp(rates[1] * (c_glob + minus_g))
+            epochs = epochs * np.exp(rates[1] * more)
             batch = batch * np.exp(-rates[2] * smaller)
             lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))
         params, state = server(params, update, state)

@@ -9,12 +9,14 @@ import fathom
 from fathom import HParams, aggregate, tuners
 from fathom.core.plan import Slots
 from fathom.core.trees import cosine
+from fathom.tuners.plumb import consensus
 from problems import START, algorithm, clients, federation, logistic, one_round, records, whole
+from reference import consensus as shared
 from reference import run
 from test_tuners import START as HPARAMS
 from test_tuners import stats
 
-PLUMB = {"rates": (0.5, 0.01, 1.0), "alpha": 0.9, "checks": True}
+PLUMB = {"rates": (0.1, 0.5, 2.0), "alpha": 0.9, "checks": True}
 
 
 @pytest.mark.parametrize(("lr", "local"), [(0.001, {}), (3.0, {}), (0.5, {"momentum": 0.7})])
@@ -95,64 +97,118 @@ def test_a_loss_below_zero_bounds_no_step():
     np.testing.assert_allclose(after_one_step(below, [0.5]), [-1.5], rtol=1e-5)
 
 
+def after_a_round(rounds=1):
+    """The tuner, and its state after so many rounds that all go the same way."""
+    tuner = tuners.plumb()
+    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    for _ in range(rounds):
+        _, past = tuner.update(jax.random.key(0), stats(), past)
+    return tuner, past
+
+
 @pytest.mark.parametrize(
     ("gain", "pull"),
-    [(1.0, 4.0), (0.875, np.log(2)), (0.75, 0.0), (0.5, 0.0), (0.25, 0.0), (0.125, -0.5), (0, -1), (-1, -1)],
+    [(1.0, 4.0), (0.8, np.log(2)), (0.6, 0.0), (0.5, 0.0), (0.25, 0.0), (0.125, -0.5), (0, -1), (-1, -1)],
 )
 def test_the_learning_rate_follows_what_steps_brought(gain, pull):
-    tuner = tuners.plumb()
-    _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    tuner, state = after_a_round(0)
     hparams, _ = tuner.update(jax.random.key(0), stats(gain=gain), state)  # no past to agree with
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.5), (-1, 3, -1 / 3), (-1, 5, -0.2), (1, 5, 0.5)])
+@pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.1), (-1, 3, -0.1), (-1, 20, -0.05), (1, 20, 0.1)])
 def test_updates_that_do_not_agree_lower_the_learning_rate_no_faster_than_one_over_t(direction, number, pull):
-    tuner = tuners.plumb()
-    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
-    for _ in range(number - 1):
-        _, past = tuner.update(jax.random.key(0), stats(), past)
+    tuner, past = after_a_round(number - 1)
     hparams, _ = tuner.update(jax.random.key(0), stats(scale=direction), past)
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(pull), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("direction", "alignment", "fall"), [(1, 0.3, 0.3), (1, -0.3, -0.3), (-1, 0.3, 0.0), (-1, -0.3, -0.3)]
+    ("direction", "alignment", "fall"), [(1, 0.3, 0.6), (1, -0.3, -0.6), (-1, 0.3, 0.0), (-1, -0.3, -0.6)]
 )
 def test_batches_shrink_only_where_rounds_agree(direction, alignment, fall):
-    tuner = tuners.plumb()
-    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
-    _, past = tuner.update(jax.random.key(0), stats(), past)
-    now = stats(scale=direction)
-    now = now._replace(clients=now.clients._replace(alignment=jnp.full(4, alignment)))
+    tuner, past = after_a_round()
+    now = stats(scale=direction, alignment=alignment)
     hparams, _ = tuner.update(jax.random.key(0), now, past)
     np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-fall), rtol=1e-5)
 
 
 def test_batches_shrink_no_further_than_rounds_agree():
-    tuner = tuners.plumb()
-    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
-    _, past = tuner.update(jax.random.key(0), stats(), past)
+    tuner, past = after_a_round()
     leaves, tree = jax.tree.flatten(stats().update)
     turned = jax.tree.unflatten(tree, [leaf.at[..., 0].multiply(-0.5) for leaf in leaves])
     agreement = float(cosine(turned, past[0]))
     assert 0.1 < agreement < 0.85
-    now = stats()._replace(update=turned)
-    now = now._replace(clients=now.clients._replace(alignment=jnp.full(4, 0.9)))
-    hparams, _ = tuner.update(jax.random.key(0), now, past)
-    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-agreement), rtol=1e-5)
+    hparams, _ = tuner.update(jax.random.key(0), stats(alignment=0.9)._replace(update=turned), past)
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * agreement), rtol=1e-5)
+
+
+def of_clients(shares, sizes=(25, 25, 25, 25)):
+    """A round whose mean update is as in `stats`, of clients that have this much of it each, and go their own ways."""
+    now = stats(examples=sizes, alignment=0.9)
+    length = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(now.update))
+    return now._replace(clients=now.clients._replace(drift=jnp.asarray(shares) * length))
+
+
+@pytest.mark.parametrize(
+    ("times", "share"),  # squared length of the clients' updates over that of their mean, four clients
+    [(1.0, 1.0), (2.0, 2 / 3), (3.0, 1 / 3), (4.0, 0.0), (100.0, 0.0)],
+)
+def test_clients_that_have_little_in_common_work_little_on_their_own(times, share):
+    tuner, past = after_a_round()
+    hparams, _ = tuner.update(jax.random.key(0), of_clients([times] * 4), past)
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * min(np.sqrt(share), 0.9)), rtol=1e-5)
+    one = np.sqrt(share / (4 - 3 * share))
+    np.testing.assert_allclose(hparams.epochs, np.exp(0.5 * 3 * one), rtol=1e-5)
+
+
+def test_what_is_shared_is_what_updates_of_different_clients_have_in_common():
+    key = jax.random.key(8)
+    sizes = np.array([5, 20, 1, 60])
+    updates = jax.random.normal(key, (4, 12)) + 0.5
+    mean = jnp.asarray(sizes / sizes.sum()) @ updates
+    drift = jnp.sum(updates**2, 1)
+    now = stats(examples=sizes)
+    now = now._replace(update={"w": mean}, clients=now.clients._replace(drift=drift))
+    np.testing.assert_allclose(consensus(now), shared(np.asarray(updates, float), sizes), rtol=1e-4)
+
+
+def test_what_one_client_shares_does_not_depend_on_how_many_are_asked():
+    common, rng = np.ones(3000), np.random.default_rng(0)
+    found = []
+    for count in (10, 100, 1000):
+        updates = common + 3 * rng.standard_normal((count, 3000))
+        clients = stats().clients
+        ones = jnp.ones(count)
+        clients = clients._replace(examples=ones, drift=jnp.asarray(np.sum(updates**2, 1)))
+        found.append(consensus(stats()._replace(update={"w": jnp.asarray(updates.mean(0))}, clients=clients))[0])
+    np.testing.assert_allclose(found, 1 / np.sqrt(10), rtol=0.05)  # 1 of its own to 9 of noise
+
+
+def test_a_client_by_itself_differs_from_nobody():
+    tuner, past = after_a_round()
+    hparams, _ = tuner.update(jax.random.key(0), of_clients([1.0] * 4, sizes=(25, 0, 0, 0)), past)
+    np.testing.assert_allclose(hparams.epochs, np.exp(0.5 * 3), rtol=1e-5)
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * 0.9), rtol=1e-5)
+
+
+@pytest.mark.parametrize("epochs", [0.2, 1.0, 9.0])
+def test_epochs_go_half_the_way_to_what_they_are_worth(epochs):
+    tuner, past = after_a_round()
+    before = HPARAMS._replace(epochs=jnp.full(4, epochs))
+    opposite = stats(before, scale=-1.0)
+    hparams, _ = tuner.update(jax.random.key(0), opposite, past)
+    np.testing.assert_allclose(hparams.epochs, np.sqrt(epochs * np.exp(-3.0)), rtol=1e-5)
 
 
 def test_silence_leaves_the_learning_rate_where_it_is():
-    tuner = tuners.plumb()
-    _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    tuner, state = after_a_round(0)
     hparams, _ = tuner.update(jax.random.key(0), stats(scale=0.0, examples=(0, 0, 0, 0)), state)
     np.testing.assert_array_equal(hparams.lr, HPARAMS.lr)
 
 
 def test_clients_are_read_through_weighted_sums_alone():
-    tuner = tuners.plumb()
-    _, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    tuner, state = after_a_round(0)
     weights = np.array([10.0, 20.0, 30.0, 40.0])
     told = {"foretold": np.array([1.0, 2.0, 0.5, 3.0]), "gained": np.array([0.9, 1.9, -0.1, 2.9])}
     means = {name: np.full(4, np.average(values, weights=weights)) for name, values in told.items()}

@@ -1,53 +1,57 @@
-"""FATHOM from any start: the learning rate is checked against what steps really bring.
+"""FATHOM from any start: lr is checked against what steps really bring, E and B against what clients have in common.
 
 Ours, not the paper's; `docs/any-start.md` derives it.
 """
 
+import jax
 import jax.numpy as jnp
+import optax
 
-from fathom.core.trees import cosine, divide, weighted_mean
+from fathom.core.trees import cosine, divide, dot, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tuner
-from fathom.tuners.fathom import fathom
 
-MUCH, LITTLE = 0.75, 0.25  # of what was foretold: the usual bounds of trust-region methods
+MUCH, LITTLE = 0.6, 0.25  # of what was foretold: between them a learning rate is as it should be
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
+WORTH = 3.0  # the logarithm of the epochs that are worth their work where all clients go the same way
 
 
 def plumb(
-    lr_rate: float = 0.5,
-    epochs_rate: float = 0.01,
-    batch_rate: float = 1.0,
+    check_rate: float = 0.5,
+    lr_rate: float = 0.1,
+    epochs_rate: float = 0.5,
+    batch_rate: float = 2.0,
     smoothing: float = 0.9,
 ) -> Tuner:
-    """Adapt lr, E and B from any start: FATHOM with a longer memory, and a check of the learning rate.
+    """Adapt lr, E and B from any start, with FATHOM's signals and two more.
 
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where nearly all of it came true steps are too short, where little did too long; between the two FATHOM's agreement
     decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
-    Batches shrink, and clients take more steps on their own, only as far as rounds agree, too. Clients also cut single
-    steps that promise the impossible: a first learning rate may be too large.
+    Batches shrink, and epochs grow, only as far as rounds agree and clients do: more work of one's own is of no use to
+    those who pull apart. Clients also cut single steps that promise the impossible: a first learning rate may be too
+    large.
 
-    It reads the mean update and three weighted means over clients, so it works under secure aggregation.
+    It reads the mean update and sums over clients, so it works under secure aggregation.
 
     >>> tuner = plumb()
     """
-    inner = fathom(lr_rate=0.0, epochs_rate=epochs_rate, batch_rate=0.0, smoothing=smoothing)
 
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
-        first, smoothed = inner.init(key, hparams, params)
-        return first, (smoothed, jnp.ones((), jnp.int32))
+        return hparams, (jax.tree.map(jnp.zeros_like, params), jnp.ones((), jnp.int32))
 
     def update(key: Key, stats: RoundStats, state: State) -> tuple[HParams, State]:
         smoothed, number = state
+        lr, epochs, batch = stats.hparams
         agreement = cosine(stats.update, smoothed)  # -H-bar_t
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
-        longer = jnp.maximum(lr_rate * agreement, -1 / number) + lr_rate * verdict(stats)
-        smaller = batch_rate * jnp.minimum(alignment, jnp.maximum(agreement, 0.0))
-        proposal, smoothed = inner.update(key, stats, smoothed)
-        lr, batch = stats.hparams.lr * jnp.exp(longer), stats.hparams.batch * jnp.exp(-smaller)
-        return proposal._replace(lr=lr, batch=batch), (smoothed, number + 1)
+        alone, together = consensus(stats)
+        longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats)
+        smaller = batch_rate * jnp.minimum(alignment, jnp.clip(agreement, 0.0, together))
+        more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
+        proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), batch * jnp.exp(-smaller))
+        return proposal, (optax.tree.update_moment(stats.update, smoothed, smoothing, 1), number + 1)
 
-    return inner._replace(init=init, update=update, scalars_up=3, checks=True)
+    return Tuner(init, update, smoothing=smoothing, scalars_up=4, checks=True)
 
 
 def verdict(stats: RoundStats) -> Array:
@@ -61,3 +65,18 @@ def verdict(stats: RoundStats) -> Array:
     longer = -jnp.log(jnp.clip((1 - gain) / (1 - MUCH), jnp.exp(-LEAP), 1.0))
     shorter = jnp.clip((LITTLE - gain) / LITTLE, 0.0, 1.0)
     return jnp.where(foretold > 0, longer - shorter, 0.0)  # 0 where nobody answered
+
+
+def consensus(stats: RoundStats) -> tuple[Array, Array]:
+    """The cosine of what clients have in common with the update of one of them, and with the mean of them all.
+
+    |mean|^2 = sum p_i^2 |Delta_i|^2 + sum over i != j of p_i p_j Delta_i . Delta_j, and only the last is shared: what
+    is a client's own, its noise and its data, is in the first. Of m clients with as many examples each, the last has
+    m (m - 1) of the m^2 pairs. A client by itself has nobody to differ from: 1.
+    """
+    weights = stats.clients.examples.astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(weights > 0), 1)
+    own = jnp.sum(divide(weights, jnp.sum(weights)) ** 2 * stats.clients.drift)
+    pairs = 1 - divide(own, dot(stats.update, stats.update))  # of |mean|^2
+    share = jnp.where(count > 1, jnp.clip(pairs * count / jnp.maximum(count - 1, 1), 0.0, 1.0), 1.0)
+    return jnp.sqrt(share / (count - (count - 1) * share)), jnp.sqrt(share)
