@@ -112,9 +112,9 @@ def run(
             longer, more, smaller = rates[0] * c_glob, c_glob + minus_g, minus_g
             if local.get("checks"):
                 alone, together = consensus([delta for delta, *_ in results], nu)
-                longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold)
                 more = 3 * min(c_glob, alone) - np.log(epochs)
                 smaller = min(c_loc, max(min(c_glob, together), 0.0))
+                longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) - rates[2] * max(smaller, 0.0)
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)
             batch = batch * np.exp(-rates[2] * smaller)

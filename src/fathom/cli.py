@@ -249,7 +249,7 @@ def tasks() -> None:
         d = entry.defaults
         start = f"lr {d.hparams.lr:g}, E {d.hparams.epochs:g}, B {d.hparams.batch:g}, {d.cohort} clients a round"
         Console().print(
-            f"[bold]{name:<12}[/bold]{entry.summary} ({start}, target {d.target:.0%})",
+            f"[bold]{name:<14}[/bold]{entry.summary} ({start}, target {d.target:.0%})",
             highlight=False,
             soft_wrap=True,
         )

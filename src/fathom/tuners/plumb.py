@@ -28,8 +28,8 @@ def plumb(
     Where nearly all of it came true steps are too short, where little did too long; between the two FATHOM's agreement
     decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
     Batches shrink, and epochs grow, only as far as rounds agree and clients do: more work of one's own is of no use to
-    those who pull apart. Clients also cut single steps that promise the impossible: a first learning rate may be too
-    large.
+    those who pull apart. A batch that shrinks takes the learning rate with it, so that twice the steps go no further
+    at first. Clients also cut single steps that promise the impossible: a first learning rate may be too large.
 
     It reads the mean update and sums over clients, so it works under secure aggregation.
 
@@ -45,8 +45,8 @@ def plumb(
         agreement = cosine(stats.update, smoothed)  # -H-bar_t
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
         alone, together = consensus(stats)
-        longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats)
         smaller = batch_rate * jnp.minimum(alignment, jnp.clip(agreement, 0.0, together))
+        longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats) - jnp.maximum(smaller, 0.0)
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), batch * jnp.exp(-smaller))
         return proposal, (optax.tree.update_moment(stats.update, smoothed, smoothing, 1), number + 1)
