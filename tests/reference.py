@@ -113,7 +113,7 @@ def run(
             if local.get("checks"):
                 alone, together = consensus([delta for delta, *_ in results], nu)
                 more = 3 * min(c_glob, alone) - np.log(epochs)
-                smaller = min(c_loc, max(min(c_glob, together), 0.0))
+                smaller = min(c_loc, max(min(c_glob, together), 0.0), np.log(max(batch, 1)) / rates[2])
                 longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) - rates[2] * max(smaller, 0.0)
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)

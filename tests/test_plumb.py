@@ -146,7 +146,7 @@ def test_batches_shrink_no_further_than_rounds_agree():
 
 
 def of_clients(shares, sizes=(25, 25, 25, 25)):
-    """A round whose mean update is as in `stats`, of clients that have this much of it each, and go their own ways."""
+    """A round of clients whose updates have these squared lengths, over that of their mean."""
     now = stats(examples=sizes, alignment=0.9)
     length = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(now.update))
     return now._replace(clients=now.clients._replace(drift=jnp.asarray(shares) * length))
@@ -184,7 +184,7 @@ def test_what_one_client_shares_does_not_depend_on_how_many_are_asked():
         ones = jnp.ones(count)
         clients = clients._replace(examples=ones, drift=jnp.asarray(np.sum(updates**2, 1)))
         found.append(consensus(stats()._replace(update={"w": jnp.asarray(updates.mean(0))}, clients=clients))[0])
-    np.testing.assert_allclose(found, 1 / np.sqrt(10), rtol=0.05)  # 1 of its own to 9 of noise
+    np.testing.assert_allclose(found, 1 / np.sqrt(10), rtol=0.05)  # 1 in common to 9 of its own
 
 
 def test_a_client_by_itself_differs_from_nobody():
@@ -203,23 +203,36 @@ def test_epochs_go_half_the_way_to_what_they_are_worth(epochs):
     np.testing.assert_allclose(hparams.epochs, np.sqrt(epochs * np.exp(-3.0)), rtol=1e-5)
 
 
-def test_silence_leaves_the_learning_rate_where_it_is():
-    tuner, state = after_a_round(0)
-    hparams, _ = tuner.update(jax.random.key(0), stats(scale=0.0, examples=(0, 0, 0, 0)), state)
-    np.testing.assert_array_equal(hparams.lr, HPARAMS.lr)
+def test_silence_changes_nothing():
+    tuner, state = after_a_round()
+    before = HPARAMS._replace(epochs=jnp.full(4, 9.0))
+    hparams, _ = tuner.update(jax.random.key(0), stats(before, scale=0.0, examples=(0, 0, 0, 0)), state)
+    np.testing.assert_array_equal(hparams, before)
 
 
-def test_clients_are_read_through_weighted_sums_alone():
-    tuner, state = after_a_round(0)
+def test_batches_of_one_take_no_learning_rate_with_them():
+    tuner, past = after_a_round()
+    single = HPARAMS._replace(batch=jnp.ones(4))
+    hparams, _ = tuner.update(jax.random.key(0), stats(single, alignment=0.5), past)
+    np.testing.assert_allclose(hparams.batch, 1.0)
+    np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.1), rtol=1e-5)
+
+
+def test_clients_are_read_through_sums_alone():
+    tuner, state = after_a_round()
     weights = np.array([10.0, 20.0, 30.0, 40.0])
     told = {"foretold": np.array([1.0, 2.0, 0.5, 3.0]), "gained": np.array([0.9, 1.9, -0.1, 2.9])}
     means = {name: np.full(4, np.average(values, weights=weights)) for name, values in told.items()}
+    told["drift"] = np.array([60.0, 200.0, 120.0, 40.0])
+    means["drift"] = np.full(4, np.average(told["drift"], weights=weights**2))
     apart, merged = (
         stats()._replace(clients=stats().clients._replace(**{n: jnp.asarray(v, jnp.float32) for n, v in each.items()}))
         for each in (told, means)
     )
     for a, b in zip(*(tuner.update(jax.random.key(0), s, state)[0] for s in (apart, merged)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert 0.1 < float(consensus(apart)[0]) < 0.9
+    assert tuner.scalars_up == 4
 
 
 def test_a_private_aggregator_refuses_it():

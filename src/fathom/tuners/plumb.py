@@ -12,7 +12,7 @@ from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tu
 
 MUCH, LITTLE = 0.6, 0.25  # of what was foretold: between them a learning rate is as it should be
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
-WORTH = 3.0  # the logarithm of the epochs that are worth their work where all clients go the same way
+WORTH = 3.0  # the logarithm of the epochs that are worth their work where all clients, and all rounds, go the same way
 
 
 def plumb(
@@ -25,13 +25,16 @@ def plumb(
     """Adapt lr, E and B from any start, with FATHOM's signals and two more.
 
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
-    Where nearly all of it came true steps are too short, where little did too long; between the two FATHOM's agreement
+    Where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
     decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
-    Batches shrink, and epochs grow, only as far as rounds agree and clients do: more work of one's own is of no use to
-    those who pull apart. A batch that shrinks takes the learning rate with it, so that twice the steps go no further
-    at first. Clients also cut single steps that promise the impossible: a first learning rate may be too large.
+    Batches shrink only as far as rounds agree and clients do: more work of one's own is of no use to those who pull
+    apart. A batch that shrinks takes the learning rate with it, so that twice the steps go no further at first. Epochs
+    are drawn to what that consensus makes worth their work, less than one where rounds undo each other; the first
+    value is soon forgotten. Clients also cut single steps that promise the impossible: a first learning rate may be
+    too large.
 
-    It reads the mean update and sums over clients, so it works under secure aggregation.
+    `check_rate` and `epochs_rate` are the part of the way to go in a round, between 0 and 1. It reads the mean update
+    and sums over clients, so it works under secure aggregation.
 
     >>> tuner = plumb()
     """
@@ -46,8 +49,10 @@ def plumb(
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
         alone, together = consensus(stats)
         smaller = batch_rate * jnp.minimum(alignment, jnp.clip(agreement, 0.0, together))
+        smaller = jnp.minimum(smaller, jnp.log(jnp.maximum(batch, 1.0)))  # batches of 1 shrink no further
         longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats) - jnp.maximum(smaller, 0.0)
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
+        more = jnp.where(jnp.any(stats.clients.examples > 0), more, 0.0)  # silence tells nothing
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), batch * jnp.exp(-smaller))
         return proposal, (optax.tree.update_moment(stats.update, smoothed, smoothing, 1), number + 1)
 
@@ -72,7 +77,8 @@ def consensus(stats: RoundStats) -> tuple[Array, Array]:
 
     |mean|^2 = sum p_i^2 |Delta_i|^2 + sum over i != j of p_i p_j Delta_i . Delta_j, and only the last is shared: what
     is a client's own, its noise and its data, is in the first. Of m clients with as many examples each, the last has
-    m (m - 1) of the m^2 pairs. A client by itself has nobody to differ from: 1.
+    m (m - 1) of the m^2 pairs; where sizes differ it has fewer, and too little is taken for shared. A client by itself
+    has nobody to differ from: 1.
     """
     weights = stats.clients.examples.astype(jnp.float32)
     count = jnp.maximum(jnp.sum(weights > 0), 1)
