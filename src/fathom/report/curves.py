@@ -63,22 +63,23 @@ def _panel(axis: Axes, name: str, runs: list[Run]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     values = []
     for place, (run, label) in enumerate(zip(runs, _labels(runs), strict=True)):
-        values += _curve(axis, run, name, style(place), _plain(label))
-    spec = runs[0].spec
-    level = spec["target"] if name == "accuracy" else spec["hparams"][name]
-    axis.axhline(level, color="#888888", linewidth=0.8)
-    label = f"target {level:.0%}" if name == "accuracy" else f"start {level:g}"
-    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "top"}
-    axis.annotate(label, (0.97, level), (0, -3), color="#666666", fontsize=9, **place)
+        values += _curve(axis, run, name, style(place), _plain(label), tell=len(runs) < 3)
+    levels = {run.spec["target"] if name == "accuracy" else run.spec["hparams"][name] for run in runs}
+    if len(levels) == 1:  # or every curve shows where it begins
+        (level,) = levels
+        axis.axhline(level, color="#888888", linewidth=0.8)
+        label = f"target {level:.0%}" if name == "accuracy" else f"start {level:g}"
+        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "top"}
+        axis.annotate(label, (0.97, level), (0, -3), color="#666666", fontsize=9, **place)
     if name == "accuracy":
         axis.yaxis.set_major_formatter(PercentFormatter(1.0))
         axis.set_ylim(0, 1)
     else:
-        _scale(axis, [level, *values])
+        _scale(axis, [*levels, *values])
 
 
-def _curve(axis: Axes, run: Run, name: str, look: dict[str, str], label: str) -> list[float]:
-    """Draw the mean over trials and their range; return the values drawn."""
+def _curve(axis: Axes, run: Run, name: str, look: dict[str, str], label: str, tell: bool) -> list[float]:
+    """Draw the mean over trials and their range, and tell where it ends; return the values drawn."""
     found = curves(run)
     rounds, colour = found["round"], look["colour"]
     if not rounds:
@@ -87,8 +88,9 @@ def _curve(axis: Axes, run: Run, name: str, look: dict[str, str], label: str) ->
     axis.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
     marker = "o" if len(rounds) < 3 else None
     axis.plot(rounds, mean, color=colour, linewidth=1.8, linestyle=DASHES[look["dash"]], marker=marker, label=label)
-    end = f"{mean[-1]:.1%}" if name == "accuracy" else f"{mean[-1]:.3g}"
-    axis.annotate(end, (rounds[-1], mean[-1]), (4, 0), textcoords="offset points", va="center", color=colour)
+    if tell:
+        end = f"{mean[-1]:.1%}" if name == "accuracy" else f"{mean[-1]:.3g}"
+        axis.annotate(end, (rounds[-1], mean[-1]), (4, 0), textcoords="offset points", va="center", color=colour)
     return [*low.tolist(), *high.tolist()]
 
 
