@@ -45,7 +45,8 @@ def _title(runs: list[Run]) -> str:
     first = runs[0].spec
     trials = first["trials"]
     shown = "1 trial" if trials == 1 else f"mean and range of {trials} trials"
-    tuner = f", tuner {first['tuner']['name']}" if len(runs) == 1 else ""
+    tuners = {run.spec["tuner"]["name"] for run in runs}
+    tuner = f", tuner {tuners.pop()}" if len(tuners) == 1 else ""
     return f"{first['task']['name']}{tuner}: {first['cohort']} clients a round, {shown}"
 
 
