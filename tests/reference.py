@@ -113,14 +113,19 @@ def run(
             if local.get("checks"):
                 alone, together = consensus([delta for delta, *_ in results], nu)
                 more = 3 * min(c_glob, alone) - np.log(epochs)
-                smaller = min(c_loc, max(min(c_glob, together), 0.0), np.log(max(batch, 1)) / rates[2])
-                longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) - rates[2] * max(smaller, 0.0)
+                least = 0.1 if done else 0.0
+                held = min(batch, nu.mean())  # larger batches than that change nothing
+                smaller = min(c_loc, max(min(c_glob, together), 0.0) - least, np.log(max(held, 1)) / rates[2])
+                batch = held if smaller > 0 else batch
+                wider = np.log(min(batch * np.exp(-rates[2] * smaller), nu.mean()) / held)
+                longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) + 0.5 * wider
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)
             batch = batch * np.exp(-rates[2] * smaller)
             lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))
         params, state = server(params, update, state)
-        smoothed = alpha * smoothed + (1 - alpha) * update
+        past = update / np.linalg.norm(update) if local.get("checks") else update
+        smoothed = alpha * smoothed + (1 - alpha) * past
         out.append(
             {
                 "used": used,

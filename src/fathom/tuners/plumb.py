@@ -12,6 +12,7 @@ from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tu
 
 MUCH, LITTLE = 0.6, 0.25  # of what was foretold: between them a learning rate is as it should be
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
+COMMON = 0.1  # what clients and rounds must have in common for smaller batches to pay: less makes batches grow
 WORTH = 3.0  # the logarithm of the epochs that are worth their work where all clients, and all rounds, go the same way
 
 
@@ -27,8 +28,8 @@ def plumb(
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
     decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
-    Batches shrink only as far as rounds agree and clients do: more work of one's own is of no use to those who pull
-    apart. A batch that shrinks takes the learning rate with it, so that twice the steps go no further at first. Epochs
+    Batches shrink only as far as rounds agree and clients do, and grow where they have nothing in common: more work of
+    one's own is of no use to those who pull apart. The learning rate goes with the square root of the batch. Epochs
     are drawn to what that consensus makes worth their work, less than one where rounds undo each other; the first
     value is soon forgotten. Clients also cut single steps that promise the impossible: a first learning rate may be
     too large.
@@ -48,13 +49,20 @@ def plumb(
         agreement = cosine(stats.update, smoothed)  # -H-bar_t
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
         alone, together = consensus(stats)
-        smaller = batch_rate * jnp.minimum(alignment, jnp.clip(agreement, 0.0, together))
-        smaller = jnp.minimum(smaller, jnp.log(jnp.maximum(batch, 1.0)))  # batches of 1 shrink no further
-        longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats) - jnp.maximum(smaller, 0.0)
+        common = jnp.clip(agreement, 0.0, together) - jnp.where(number > 1, COMMON, 0.0)  # at first there is no past
+        whole = mean_size(stats)  # larger batches than that change nothing
+        held = jnp.minimum(batch, whole)
+        smaller = jnp.minimum(batch_rate * jnp.minimum(alignment, common), jnp.log(jnp.maximum(held, 1.0)))
+        size = jnp.where(smaller > 0, held, batch) * jnp.exp(-smaller)
+        wider = 0.5 * jnp.log(jnp.minimum(size, whole) / held)
+        longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats) + wider
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
-        more = jnp.where(jnp.any(stats.clients.examples > 0), more, 0.0)  # silence tells nothing
-        proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), batch * jnp.exp(-smaller))
-        return proposal, (optax.tree.update_moment(stats.update, smoothed, smoothing, 1), number + 1)
+        proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), size)
+        heard = jnp.any(stats.clients.examples > 0)  # silence tells nothing
+        proposal = jax.tree.map(lambda new, old: jnp.where(heard, new, old), proposal, stats.hparams)
+        length = jnp.sqrt(dot(stats.update, stats.update))
+        direction = jax.tree.map(lambda leaf: divide(leaf, length).astype(leaf.dtype), stats.update)
+        return proposal, (optax.tree.update_moment(direction, smoothed, smoothing, 1), number + 1)
 
     return Tuner(init, update, smoothing=smoothing, scalars_up=4, checks=True)
 
@@ -70,6 +78,12 @@ def verdict(stats: RoundStats) -> Array:
     longer = -jnp.log(jnp.clip((1 - gain) / (1 - MUCH), jnp.exp(-LEAP), 1.0))
     shorter = jnp.clip((LITTLE - gain) / LITTLE, 0.0, 1.0)
     return jnp.where(foretold > 0, longer - shorter, 0.0)  # 0 where nobody answered
+
+
+def mean_size(stats: RoundStats) -> Array:
+    """How many examples a client of this round has."""
+    sizes = stats.clients.examples.astype(jnp.float32)
+    return divide(jnp.sum(sizes), jnp.sum(sizes > 0))
 
 
 def consensus(stats: RoundStats) -> tuple[Array, Array]:
