@@ -191,13 +191,17 @@ def measure(args: argparse.Namespace) -> None:
         "grid": fathom.tuners.fixed,
     }
     settings = {"task": args.task, "cohort": args.cohort, "target": args.target, "most": args.rounds}
-    done = {group(row) for row in read(args.out)}
+    done = {(*group(row), row["lr_0"], row["epochs_0"]) for row in read(args.out)}
+    wanted = [float(rate) for rate in args.rates.split(",")] if args.rates else None
     for method in args.methods.split(","):
         for batch, cells in starts(method, middle).items():
             if args.batches and str(int(batch)) not in args.batches.split(","):
                 continue
             head = {**settings, "method": method, "batch_0": batch, "trials": args.trials, "seed_0": args.seed}
-            if group(head) in done:
+            cells = [
+                cell for cell in cells if (wanted is None or cell[0] in wanted) and (*group(head), *cell) not in done
+            ]
+            if not cells:
                 continue
             began = time.perf_counter()
             rows = list(run(loaded, makers[method], cells, batch, args))
@@ -213,7 +217,7 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def group(row: dict[str, Any]) -> tuple:
-    """What runs in one program."""
+    """What can run in one program."""
     return tuple(row[key] for key in ("task", "cohort", "target", "most", "method", "batch_0", "trials", "seed_0"))
 
 
@@ -267,6 +271,7 @@ def main() -> None:
     parser.add_argument("task", nargs="?", choices=TASKS)
     parser.add_argument("--methods", default="plumb,fathom,grid", help="of plumb, fathom, grid")
     parser.add_argument("--batches", help="only these first batch sizes, such as 4,20")
+    parser.add_argument("--rates", help="only these first learning rates, such as 0.0001,1")
     parser.add_argument("--cohort", type=int, default=10)
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)

@@ -98,6 +98,7 @@ def run(
     params = np.asarray(params, np.float64)
     smoothed, state, out = np.zeros_like(params), None, []
     lr, epochs, batch = F(lr), F(epochs), F(batch)
+    proposed, most = batch, 0.0  # the last batch before bounds; the most examples that a round's clients had on average
     for done, cohort in enumerate(cohorts):
         reach = 4.0 * min((done + 1) / 10, 1.0)  # the first rounds are careful
         results = [client(params, *clients[i], lr, epochs, batch, form, reach=reach, **local) for i in cohort]
@@ -114,14 +115,16 @@ def run(
                 alone, together = consensus([delta for delta, *_ in results], nu)
                 more = 3 * min(c_glob, alone) - np.log(epochs)
                 least = 0.1 if done else 0.0
-                held = min(batch, nu.mean())  # larger batches than that change nothing
+                most = max(most, nu.mean())
+                whole = most * max(epochs, 1)  # all of a client's work as one batch
+                held, proposed = min(batch, whole), min(proposed, whole)
                 smaller = min(c_loc, max(min(c_glob, together), 0.0) - least, np.log(max(held, 1)) / rates[2])
-                batch = held if smaller > 0 else batch
-                wider = np.log(min(batch * np.exp(-rates[2] * smaller), nu.mean()) / held)
+                batch = held if smaller > 0 else min(batch, 10 * whole)
+                wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
                 longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) + 0.5 * wider
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)
-            batch = batch * np.exp(-rates[2] * smaller)
+            batch = proposed = batch * np.exp(-rates[2] * smaller)
             lr, epochs, batch = (F(v) for v in np.clip((lr, epochs, batch), low, high))
         params, state = server(params, update, state)
         past = update / np.linalg.norm(update) if local.get("checks") else update

@@ -20,14 +20,17 @@ LARGE = HPARAMS._replace(batch=jnp.full(4, 100.0))  # batches of more than the 2
 PLUMB = {"rates": (0.1, 0.5, 2.0), "alpha": 0.9, "checks": True}
 
 
-@pytest.mark.parametrize(("lr", "local"), [(0.001, {}), (3.0, {}), (0.5, {"momentum": 0.7})])
-def test_the_engine_checks_steps_as_the_reference_does(lr, local):
+@pytest.mark.parametrize(
+    ("lr", "batch", "local"), [(0.001, 8, {}), (3.0, 8, {}), (0.01, 100, {}), (0.5, 8, {"momentum": 0.7})]
+)
+def test_the_engine_checks_steps_as_the_reference_does(lr, batch, local):
     data = clients(3, [9, 30, 14, 55])
     opt = fathom.optimizers.momentum(0.7) if local else None
-    algo = algorithm(tuners.plumb(), lr, 1.3, 8.0, client_opt=opt, guard=False)
+    algo = algorithm(tuners.plumb(), lr, 1.3, batch, client_opt=opt, guard=False)
     got = records(algo, federation(data), 4, [range(4)] * 4, order="cyclic")
-    want = run(START, data, [range(4)] * 4, lr, 1.3, 8.0, **PLUMB, **local)
+    want = run(START, data, [range(4)] * 4, lr, 1.3, batch, **PLUMB, **local)
     for record, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(record.agreement, expected["agreement"], atol=2e-3)
         np.testing.assert_allclose(record.clients.foretold, expected["foretold"], rtol=2e-3)
         np.testing.assert_allclose(record.clients.gained, expected["gained"], atol=2e-3 * max(expected["foretold"]))
         for value, reference in zip(record.next_hparams, expected["next"], strict=True):
@@ -98,13 +101,13 @@ def test_a_loss_below_zero_bounds_no_step():
     np.testing.assert_allclose(after_one_step(below, [0.5]), [-1.5], rtol=1e-5)
 
 
-def after_a_round(rounds=1):
-    """The tuner, and its state after so many rounds that all go the same way."""
+def after_a_round(rounds=1, hparams=HPARAMS):
+    """The tuner, and its state after so many rounds that all go the same way, when it has proposed `hparams`."""
     tuner = tuners.plumb()
-    _, past = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    _, past = tuner.init(jax.random.key(0), hparams, stats().update)
     for _ in range(rounds):
         _, past = tuner.update(jax.random.key(0), stats(), past)
-    return tuner, past
+    return tuner, past._replace(batch=hparams.batch)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_the_learning_rate_follows_what_steps_brought(gain, pull):
 
 @pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.1), (-1, 3, -0.1), (-1, 20, -0.05), (1, 20, 0.1)])
 def test_updates_that_do_not_agree_lower_the_learning_rate_no_faster_than_one_over_t(direction, number, pull):
-    tuner, past = after_a_round(number - 1)
+    tuner, past = after_a_round(number - 1, LARGE)
     hparams, _ = tuner.update(jax.random.key(0), stats(LARGE, scale=direction, alignment=0.0), past)
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(pull), rtol=1e-5)
 
@@ -128,7 +131,7 @@ def test_a_wild_round_does_not_drown_those_after_it():
     tuner, past = after_a_round(0)
     for scale in (-1000.0, 1.0, 1.0):
         _, past = tuner.update(jax.random.key(0), stats(scale=scale), past)
-    hparams, _ = tuner.update(jax.random.key(0), stats(LARGE, alignment=0.0), past)
+    hparams, _ = tuner.update(jax.random.key(0), stats(alignment=0.0), past._replace(batch=HPARAMS.batch))
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.1), rtol=1e-5)  # agrees with two of three
 
 
@@ -146,10 +149,37 @@ def test_batches_shrink_only_where_rounds_agree(direction, alignment, fall):
 
 
 def test_batches_larger_than_what_clients_have_shrink_from_what_they_have():
-    tuner, past = after_a_round()
+    tuner, past = after_a_round(1, LARGE)
     hparams, _ = tuner.update(jax.random.key(0), stats(LARGE, alignment=0.3), past)
     np.testing.assert_allclose(hparams.batch, 25 * np.exp(-0.6), rtol=1e-5)
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.1 - 0.3), rtol=1e-5)
+    twice = LARGE._replace(epochs=jnp.full(4, 2.0))  # batches of 50 make one step of it, those of 25 two
+    hparams, _ = tuner.update(jax.random.key(0), stats(twice, alignment=0.3), past)
+    np.testing.assert_allclose(hparams.batch, 50 * np.exp(-0.6), rtol=1e-5)
+
+
+def test_a_round_of_a_small_client_alone_does_not_change_what_clients_have():
+    tuner, past = after_a_round()
+    hparams, _ = tuner.update(jax.random.key(0), stats(alignment=0.3, examples=(2, 0, 0, 0)), past)
+    np.testing.assert_allclose(hparams.batch, 20 * np.exp(-0.6), rtol=1e-5)
+
+
+def test_batches_do_not_grow_for_ever():
+    tuner, past = after_a_round()
+    huge = HPARAMS._replace(batch=jnp.full(4, 1e6))
+    hparams, _ = tuner.update(jax.random.key(0), stats(huge, alignment=-0.5), past)
+    np.testing.assert_allclose(hparams.batch, 250 * np.exp(1.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("alignment", [0.5, -0.5])
+def test_a_batch_that_is_held_moves_the_learning_rate_but_once(alignment):
+    held = HParams(1e-6, 0.01, 20.0), HParams(1000.0, 10.0, 20.0)
+    tuner = tuners.clamp(tuners.plumb(lr_rate=0.0), *held)
+    hparams, state = tuner.init(jax.random.key(0), HPARAMS, stats().update)
+    for _ in range(20):
+        hparams, state = tuner.update(jax.random.key(0), stats(hparams, alignment=alignment), state)
+    wider = np.sqrt(20 * np.exp(-1) / 20) if alignment > 0 else np.sqrt(25 / 20)
+    np.testing.assert_allclose(hparams.lr, 0.1 * wider, rtol=1e-4)
 
 
 def test_the_first_round_has_no_past_that_batches_could_go_by():
@@ -226,16 +256,17 @@ def test_epochs_go_half_the_way_to_what_they_are_worth(epochs):
     np.testing.assert_allclose(hparams.epochs, np.sqrt(epochs * np.exp(-3.0)), rtol=1e-5)
 
 
-def test_silence_changes_nothing():
-    tuner, state = after_a_round()
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_silence_changes_nothing(rounds):
+    tuner, past = after_a_round(rounds)
     before = HPARAMS._replace(epochs=jnp.full(4, 9.0))
-    hparams, _ = tuner.update(jax.random.key(0), stats(before, scale=0.0, examples=(0, 0, 0, 0)), state)
-    np.testing.assert_array_equal(hparams, before)
+    after = tuner.update(jax.random.key(0), stats(before, scale=0.0, examples=(0, 0, 0, 0)), past)
+    jax.tree.map(np.testing.assert_array_equal, after, (before, past))
 
 
 def test_batches_of_one_take_no_learning_rate_with_them():
-    tuner, past = after_a_round()
     single = HPARAMS._replace(batch=jnp.ones(4))
+    tuner, past = after_a_round(1, single)
     hparams, _ = tuner.update(jax.random.key(0), stats(single, alignment=0.5), past)
     np.testing.assert_allclose(hparams.batch, 1.0)
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.1), rtol=1e-5)

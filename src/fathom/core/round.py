@@ -15,7 +15,7 @@ from fathom.core import lanes
 from fathom.core.aggregate import Aggregator, mean
 from fathom.core.client import Job, Work
 from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, failures, plan, reach
-from fathom.core.trees import cosine, weighted_mean
+from fathom.core.trees import cosine, unit, weighted_mean
 from fathom.core.types import (
     Algorithm,
     Array,
@@ -106,7 +106,8 @@ def federated(
             (state.params, state.opt),
         )
         next_hparams, tuner_state = tuner.update(key, stats, state.tuner)
-        smoothed = optax.tree.update_moment(update, state.smoothed, tuner.smoothing, 1)
+        past = unit(update) if tuner.directions else update
+        smoothed = optax.tree.update_moment(past, state.smoothed, tuner.smoothing, 1)
 
         answered = jnp.sum(clients.steps > 0)
         rejected = jnp.sum((clients.steps > 0) & (clients.examples == 0))

@@ -18,6 +18,12 @@ def cosine(a: Params, b: Params) -> Array:
     return divide(dot(a, b), norms)
 
 
+def unit(tree: Params) -> Params:
+    """A tree's direction: itself over its length, in its own dtypes; zeros stay zeros."""
+    length = jnp.sqrt(dot(tree, tree))
+    return jax.tree.map(lambda leaf: divide(leaf, length).astype(leaf.dtype), tree)
+
+
 def divide(a: Array, b: Array) -> Array:
     """a / b, and 0 where b is 0."""
     return jnp.where(b == 0, 0.0, a / jnp.where(b == 0, 1.0, b))

@@ -67,6 +67,7 @@ class Tuner(NamedTuple):
     update: Callable[[Key, RoundStats, State], tuple[HParams, State]]
     form: Form = "reference"  # how the paper is read where it contradicts itself: rounding of K_i, path of phi_i
     smoothing: float = 0.5  # alpha: memory of the past update that a record's agreement is measured against
+    directions: bool = False  # whether that memory is of directions, so that a long update counts no more than others
     scalars_up: int = 1  # numbers each client sends for the tuner, beside its update
     scalars_down: int = 3  # numbers each client is sent for the tuner, beside the model
     per_client: bool = False  # whether it needs each client's numbers, where others make do with weighted sums

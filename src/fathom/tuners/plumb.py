@@ -3,17 +3,29 @@
 Ours, not the paper's; `docs/any-start.md` derives it.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from fathom.core.trees import cosine, divide, dot, weighted_mean
+from fathom.core.trees import cosine, divide, dot, unit, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tuner
 
 MUCH, LITTLE = 0.6, 0.25  # of what was foretold: between them a learning rate is as it should be
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
 COMMON = 0.1  # what clients and rounds must have in common for smaller batches to pay: less makes batches grow
+AMPLE = 10.0  # batches of so many times what clients have grow no further
 WORTH = 3.0  # the logarithm of the epochs that are worth their work where all clients, and all rounds, go the same way
+
+
+class Past(NamedTuple):
+    """What is known from the rounds before."""
+
+    direction: Params  # of their updates, smoothed
+    rounds: Array  # how many there were, and one more: t
+    batch: Array  # what was proposed last; a bound may have held it
+    size: Array  # the most examples that a round's clients had on average
 
 
 def plumb(
@@ -41,30 +53,36 @@ def plumb(
     """
 
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
-        return hparams, (jax.tree.map(jnp.zeros_like, params), jnp.ones((), jnp.int32))
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), jnp.zeros(()))
 
-    def update(key: Key, stats: RoundStats, state: State) -> tuple[HParams, State]:
-        smoothed, number = state
+    def update(key: Key, stats: RoundStats, past: Past) -> tuple[HParams, Past]:
         lr, epochs, batch = stats.hparams
-        agreement = cosine(stats.update, smoothed)  # -H-bar_t
+        agreement = cosine(stats.update, past.direction)  # -H-bar_t
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
         alone, together = consensus(stats)
-        common = jnp.clip(agreement, 0.0, together) - jnp.where(number > 1, COMMON, 0.0)  # at first there is no past
-        whole = mean_size(stats)  # larger batches than that change nothing
+
+        least = jnp.where(dot(past.direction, past.direction) > 0, COMMON, 0.0)  # without a past nothing agrees with it
+        common = jnp.clip(agreement, 0.0, together) - least
+        most = jnp.maximum(past.size, mean_size(stats))
+        whole = most * jnp.maximum(epochs, 1.0)  # all of a client's work as one batch
         held = jnp.minimum(batch, whole)
         smaller = jnp.minimum(batch_rate * jnp.minimum(alignment, common), jnp.log(jnp.maximum(held, 1.0)))
-        size = jnp.where(smaller > 0, held, batch) * jnp.exp(-smaller)
-        wider = 0.5 * jnp.log(jnp.minimum(size, whole) / held)
-        longer = jnp.maximum(lr_rate * agreement, -1 / number) + check_rate * verdict(stats) + wider
+        size = jnp.where(smaller > 0, held, jnp.minimum(batch, AMPLE * whole)) * jnp.exp(-smaller)
+        wider = 0.5 * jnp.log(jnp.minimum(size, whole) / jnp.minimum(past.batch, whole))
+
+        longer = jnp.maximum(lr_rate * agreement, -1 / past.rounds) + check_rate * verdict(stats) + wider
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), size)
+        direction = optax.tree.update_moment(unit(stats.update), past.direction, smoothing, 1)
         heard = jnp.any(stats.clients.examples > 0)  # silence tells nothing
-        proposal = jax.tree.map(lambda new, old: jnp.where(heard, new, old), proposal, stats.hparams)
-        length = jnp.sqrt(dot(stats.update, stats.update))
-        direction = jax.tree.map(lambda leaf: divide(leaf, length).astype(leaf.dtype), stats.update)
-        return proposal, (optax.tree.update_moment(direction, smoothed, smoothing, 1), number + 1)
+        return jax.tree.map(
+            lambda new, old: jnp.where(heard, new, old),
+            (proposal, Past(direction, past.rounds + 1, size, most)),
+            (stats.hparams, past),
+        )
 
-    return Tuner(init, update, smoothing=smoothing, scalars_up=4, checks=True)
+    return Tuner(init, update, smoothing=smoothing, directions=True, scalars_up=4, checks=True)
 
 
 def verdict(stats: RoundStats) -> Array:
