@@ -114,11 +114,10 @@ def run(
             if local.get("checks"):
                 alone, together = consensus([delta for delta, *_ in results], nu)
                 more = 3 * min(c_glob, alone) - np.log(epochs)
-                least = 0.1 if done else 0.0
                 most = max(most, nu.mean())
                 whole = most * max(epochs, 1)  # all of a client's work as one batch
                 held, proposed = min(batch, whole), min(proposed, whole)
-                smaller = min(c_loc, max(min(c_glob, together), 0.0) - least, np.log(max(held, 1)) / rates[2])
+                smaller = min(c_loc, max(c_glob, 0.0), together - 0.1, np.log(max(held, 1)) / rates[2])
                 batch = held if smaller > 0 else min(batch, 10 * whole)
                 wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
                 longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) + 0.5 * wider

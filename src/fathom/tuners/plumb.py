@@ -14,7 +14,7 @@ from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tu
 
 MUCH, LITTLE = 0.6, 0.25  # of what was foretold: between them a learning rate is as it should be
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
-COMMON = 0.1  # what clients and rounds must have in common for smaller batches to pay: less makes batches grow
+COMMON = 0.1  # what clients must have in common, as a cosine: with less of it batches grow
 AMPLE = 10.0  # batches of so many times what clients have grow no further
 WORTH = 3.0  # the logarithm of the epochs that are worth their work where all clients, and all rounds, go the same way
 
@@ -40,8 +40,8 @@ def plumb(
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
     decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
-    Batches shrink only as far as rounds agree and clients do, and grow where they have nothing in common: more work of
-    one's own is of no use to those who pull apart. The learning rate goes with the square root of the batch. Epochs
+    Batches shrink only as far as rounds agree and clients do, and grow where clients have nothing in common: more work
+    of one's own is of no use to those who pull apart. The learning rate goes with the square root of the batch. Epochs
     are drawn to what that consensus makes worth their work, less than one where rounds undo each other; the first
     value is soon forgotten. Clients also cut single steps that promise the impossible: a first learning rate may be
     too large.
@@ -62,8 +62,7 @@ def plumb(
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
         alone, together = consensus(stats)
 
-        least = jnp.where(dot(past.direction, past.direction) > 0, COMMON, 0.0)  # without a past nothing agrees with it
-        common = jnp.clip(agreement, 0.0, together) - least
+        common = jnp.minimum(jnp.maximum(agreement, 0.0), together - COMMON)
         most = jnp.maximum(past.size, mean_size(stats))
         whole = most * jnp.maximum(epochs, 1.0)  # all of a client's work as one batch
         held = jnp.minimum(batch, whole)
