@@ -71,15 +71,11 @@ def verdict(gain):
     return max(4 * gain - 1, -1) if gain < 0.25 else 0
 
 
-def consensus(deltas, nu):
-    """The cosine of what clients have in common with one client's update, and with the mean of all."""
-    p = nu / nu.sum()
-    mean, m = sum(p_i * delta for p_i, delta in zip(p, deltas, strict=True)), len(deltas)
-    if m == 1:
-        return 1.0, 1.0
-    pairs = sum(p[i] * p[j] * deltas[i] @ deltas[j] for i in range(m) for j in range(m) if i != j)
-    share = min(max(pairs, 0.0) / (mean @ mean) * m / (m - 1), 1.0)
-    return np.sqrt(share / (m - (m - 1) * share)), np.sqrt(share)
+def likeness(deltas, nu):
+    """The cosine of the updates of two clients, on average: over all pairs, each as much as the clients weigh."""
+    p, m = nu / nu.sum(), len(deltas)
+    pairs = [p[i] * p[j] * deltas[i] @ deltas[j] for i in range(m) for j in range(m) if i != j]
+    return sum(pairs) / (m - 1) / sum(p[i] ** 2 * deltas[i] @ deltas[i] for i in range(m))
 
 
 def sgd(params, update, state):
@@ -99,6 +95,7 @@ def run(
     smoothed, state, out = np.zeros_like(params), None, []
     lr, epochs, batch = F(lr), F(epochs), F(batch)
     proposed, most = batch, 0.0  # the last batch before bounds; the most examples that a round's clients had on average
+    alikes = []  # of the rounds so far
     for done, cohort in enumerate(cohorts):
         reach = 4.0 * min((done + 1) / 10, 1.0)  # the first rounds are careful
         results = [client(params, *clients[i], lr, epochs, batch, form, reach=reach, **local) for i in cohort]
@@ -112,8 +109,11 @@ def run(
             minus_g = c_loc if form == "reference" else lr * c_loc
             longer, more, smaller = rates[0] * c_glob, c_glob + minus_g, minus_g
             if local.get("checks"):
-                alone, together = consensus([delta for delta, *_ in results], nu)
-                more = 3 * min(c_glob, alone) - np.log(epochs)
+                alikes.append(likeness([delta for delta, *_ in results], nu))
+                alike = max(np.average(alikes, weights=alpha ** np.arange(len(alikes))[::-1]), 0.0)
+                m = len(cohort)
+                together = np.sqrt(alike / (alike + (1 - alike) / m))  # in the mean what is each one's own is m times less
+                more = 3 * min(c_glob, np.sqrt(alike)) - np.log(epochs)
                 most = max(most, nu.mean())
                 whole = most * max(epochs, 1)  # all of a client's work as one batch
                 held, proposed = min(batch, whole), min(proposed, whole)

@@ -9,9 +9,9 @@ import fathom
 from fathom import HParams, aggregate, tuners
 from fathom.core.plan import Slots
 from fathom.core.trees import cosine
-from fathom.tuners.plumb import consensus
+from fathom.tuners.plumb import consensus, likeness
 from problems import START, algorithm, clients, federation, logistic, one_round, records, whole
-from reference import consensus as shared
+from reference import likeness as pairwise
 from reference import run
 from test_tuners import START as HPARAMS
 from test_tuners import stats
@@ -205,16 +205,29 @@ def of_clients(shares, sizes=(25, 25, 25, 25)):
     return now._replace(clients=now.clients._replace(drift=jnp.asarray(shares) * length))
 
 
+@pytest.mark.parametrize("rounds", [1, 4])
 @pytest.mark.parametrize(
-    ("times", "share"),  # squared length of the clients' updates over that of their mean, four clients
-    [(1.0, 1.0), (2.0, 2 / 3), (3.0, 1 / 3), (4.0, 0.0), (100.0, 0.0)],  # nothing in common: batches grow
+    ("times", "alike"),  # squared length of the clients' updates over that of their mean, four clients
+    [(1.0, 1.0), (2.0, 1 / 3), (3.0, 1 / 9), (4.0, 0.0), (100.0, 0.0)],  # nothing in common: batches grow
 )
-def test_clients_that_have_little_in_common_work_little_on_their_own(times, share):
+def test_clients_that_have_little_in_common_work_little_on_their_own(times, alike, rounds):
     tuner, past = after_a_round()
-    hparams, _ = tuner.update(jax.random.key(0), of_clients([times] * 4), past)
-    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * (np.sqrt(share) - 0.1)), rtol=1e-5)
-    one = np.sqrt(share / (4 - 3 * share))
-    np.testing.assert_allclose(hparams.epochs, np.exp(0.5 * 3 * one), rtol=1e-5)
+    for _ in range(rounds):
+        hparams, past = tuner.update(jax.random.key(0), of_clients([times] * 4), past._replace(batch=HPARAMS.batch))
+    weight = sum(0.9**age for age in range(rounds))
+    before = 0.9**rounds  # of the round in which all were alike
+    alike = (before + weight * (alike if times < 100 else (1 / 25 - 1) / 3)) / (before + weight)
+    together = np.sqrt(4 * alike / (1 + 3 * alike)) if alike > 0 else 0.0
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * min(together - 0.1, 0.9)), rtol=1e-4)
+    np.testing.assert_allclose(hparams.epochs, np.exp(0.5 * 3 * np.sqrt(max(alike, 0))), rtol=1e-4)
+
+
+def test_noise_in_what_clients_share_cancels_out_over_rounds():
+    tuner, past = after_a_round(0)
+    for times in (2.0, 8.0) * 20:  # cosines of 1/3 and -1/6
+        _, past = tuner.update(jax.random.key(0), of_clients([times] * 4), past)
+    newest = 0.1 * sum(0.9 ** (2 * age) for age in range(20)) / (1 - 0.9**40)
+    np.testing.assert_allclose(past.likeness, -1 / 6 * newest + 1 / 3 * (1 - newest), rtol=1e-4)
 
 
 def test_what_is_shared_is_what_updates_of_different_clients_have_in_common():
@@ -225,7 +238,16 @@ def test_what_is_shared_is_what_updates_of_different_clients_have_in_common():
     drift = jnp.sum(updates**2, 1)
     now = stats(examples=sizes)
     now = now._replace(update={"w": mean}, clients=now.clients._replace(drift=drift))
-    np.testing.assert_allclose(consensus(now), shared(np.asarray(updates, float), sizes), rtol=1e-4)
+    np.testing.assert_allclose(likeness(now, jnp.ones(())), pairwise(np.asarray(updates, float), sizes), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("examples", "drift"), [((25, 0, 0, 0), 1.0), ((25, 25, 25, 25), 0.0)])
+def test_a_client_alone_or_clients_that_did_not_move_tell_nothing_of_what_is_shared(examples, drift):
+    tuner, past = after_a_round()
+    past = past._replace(likeness=jnp.float32(0.3))
+    now = of_clients([drift] * 4, sizes=examples)
+    _, after = tuner.update(jax.random.key(0), now, past)
+    np.testing.assert_allclose(after.likeness, 0.3, rtol=1e-6)
 
 
 def test_what_one_client_shares_does_not_depend_on_how_many_are_asked():
@@ -236,8 +258,12 @@ def test_what_one_client_shares_does_not_depend_on_how_many_are_asked():
         clients = stats().clients
         ones = jnp.ones(count)
         clients = clients._replace(examples=ones, drift=jnp.asarray(np.sum(updates**2, 1)))
-        found.append(consensus(stats()._replace(update={"w": jnp.asarray(updates.mean(0))}, clients=clients))[0])
-    np.testing.assert_allclose(found, 1 / np.sqrt(10), rtol=0.05)  # 1 in common to 9 of its own
+        now = stats()._replace(update={"w": jnp.asarray(updates.mean(0))}, clients=clients)
+        found.append(likeness(now, ones[0]))
+        mean = updates.mean(0)
+        want = mean @ common / np.sqrt(mean @ mean * (common @ common))
+        np.testing.assert_allclose(consensus(now, found[-1]), [1 / np.sqrt(10), want], rtol=0.05)
+    np.testing.assert_allclose(found, 0.1, rtol=0.1)  # 1 in common to 9 of its own
 
 
 def test_a_client_by_itself_differs_from_nobody():
@@ -285,7 +311,7 @@ def test_clients_are_read_through_sums_alone():
     )
     for a, b in zip(*(tuner.update(jax.random.key(0), s, state)[0] for s in (apart, merged)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert 0.1 < float(consensus(apart)[0]) < 0.9
+    assert 0.01 < float(likeness(apart, jnp.ones(()))) < 0.8
     assert tuner.scalars_up == 4
 
 

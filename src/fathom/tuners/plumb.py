@@ -26,6 +26,7 @@ class Past(NamedTuple):
     rounds: Array  # how many there were, and one more: t
     batch: Array  # what was proposed last; a bound may have held it
     size: Array  # the most examples that a round's clients had on average
+    likeness: Array  # the cosine of two clients' updates, smoothed; may be below 0
 
 
 def plumb(
@@ -54,13 +55,15 @@ def plumb(
 
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), jnp.zeros(()))
+        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), jnp.zeros(()), jnp.ones(()))
 
     def update(key: Key, stats: RoundStats, past: Past) -> tuple[HParams, Past]:
         lr, epochs, batch = stats.hparams
         agreement = cosine(stats.update, past.direction)  # -H-bar_t
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
-        alone, together = consensus(stats)
+        newest = (1 - smoothing) / (1 - smoothing**past.rounds)  # all of it in the first round
+        alike = past.likeness + newest * (likeness(stats, past.likeness) - past.likeness)
+        alone, together = consensus(stats, alike)
 
         common = jnp.minimum(jnp.maximum(agreement, 0.0), together - COMMON)
         most = jnp.maximum(past.size, mean_size(stats))
@@ -77,7 +80,7 @@ def plumb(
         heard = jnp.any(stats.clients.examples > 0)  # silence tells nothing
         return jax.tree.map(
             lambda new, old: jnp.where(heard, new, old),
-            (proposal, Past(direction, past.rounds + 1, size, most)),
+            (proposal, Past(direction, past.rounds + 1, size, most, alike)),
             (stats.hparams, past),
         )
 
@@ -103,17 +106,25 @@ def mean_size(stats: RoundStats) -> Array:
     return divide(jnp.sum(sizes), jnp.sum(sizes > 0))
 
 
-def consensus(stats: RoundStats) -> tuple[Array, Array]:
-    """The cosine of what clients have in common with the update of one of them, and with the mean of them all.
+def likeness(stats: RoundStats, otherwise: Array) -> Array:
+    """The cosine of the updates of two clients of this round, on average; `otherwise` where no two moved.
 
-    |mean|^2 = sum p_i^2 |Delta_i|^2 + sum over i != j of p_i p_j Delta_i . Delta_j, and only the last is shared: what
-    is a client's own, its noise and its data, is in the first. Of m clients with as many examples each, the last has
-    m (m - 1) of the m^2 pairs; where sizes differ it has fewer, and too little is taken for shared. A client by itself
-    has nobody to differ from: 1.
+    |sum p_i Delta_i|^2 = sum p_i^2 |Delta_i|^2 + sum over i != j of p_i p_j Delta_i . Delta_j. Over the first sum, what
+    m clients came to is 1 where their updates are orthogonal, m where they are the same and 0 where they cancel out.
     """
     weights = stats.clients.examples.astype(jnp.float32)
-    count = jnp.maximum(jnp.sum(weights > 0), 1)
+    count = jnp.sum(weights > 0)
     own = jnp.sum(divide(weights, jnp.sum(weights)) ** 2 * stats.clients.drift)
-    pairs = 1 - divide(own, dot(stats.update, stats.update))  # of |mean|^2
-    share = jnp.where(count > 1, jnp.clip(pairs * count / jnp.maximum(count - 1, 1), 0.0, 1.0), 1.0)
-    return jnp.sqrt(share / (count - (count - 1) * share)), jnp.sqrt(share)
+    cosines = (divide(dot(stats.update, stats.update), own) - 1) / jnp.maximum(count - 1, 1)
+    return jnp.where((count > 1) & (own > 0), jnp.minimum(cosines, 1.0), otherwise)
+
+
+def consensus(stats: RoundStats, alike: Array) -> tuple[Array, Array]:
+    """The cosine of what clients have in common with the update of one of them, and with the mean of this round's.
+
+    Two updates share what both have in common, so that `alike`, the cosine of the two, is the square of the first. In
+    the mean of m clients what is each one's own is m times smaller.
+    """
+    count = jnp.maximum(jnp.sum(stats.clients.examples > 0), 1)
+    shared = jnp.maximum(alike, 0.0)
+    return jnp.sqrt(shared), jnp.sqrt(count * shared / (1 + (count - 1) * shared))
