@@ -95,7 +95,7 @@ def run(
     smoothed, state, out = np.zeros_like(params), None, []
     lr, epochs, batch = F(lr), F(epochs), F(batch)
     proposed, most = batch, 0.0  # the last batch before bounds; the most examples that a round's clients had on average
-    alikes = []  # of the rounds so far
+    agreements, alikes = [], []  # of the rounds so far
     for done, cohort in enumerate(cohorts):
         reach = 4.0 * min((done + 1) / 10, 1.0)  # the first rounds are careful
         results = [client(params, *clients[i], lr, epochs, batch, form, reach=reach, **local) for i in cohort]
@@ -109,18 +109,22 @@ def run(
             minus_g = c_loc if form == "reference" else lr * c_loc
             longer, more, smaller = rates[0] * c_glob, c_glob + minus_g, minus_g
             if local.get("checks"):
+                agreements.append(c_glob)
                 alikes.append(likeness([delta for delta, *_ in results], nu))
-                alike = max(np.average(alikes, weights=alpha ** np.arange(len(alikes))[::-1]), 0.0)
-                m = len(cohort)
-                together = np.sqrt(alike / (alike + (1 - alike) / m))  # in the mean what is each one's own is m times less
-                more = 3 * min(c_glob, np.sqrt(alike)) - np.log(epochs)
+                ages = np.arange(done + 1)[::-1]
+                agree, alike = (np.average(each, weights=alpha**ages) for each in (agreements, alikes))
+                alike, m = max(alike, 0.0), len(cohort)
+                together = np.sqrt(alike / (alike + (1 - alike) / m))  # in the mean, what is one's own is m times less
+                calmer = min(rates[0] * max(-agree, 0.0), 1 / (done + 1))
+                more = 3 * min(agree, np.sqrt(alike)) - np.log(epochs)
                 most = max(most, nu.mean())
                 whole = most * max(epochs, 1)  # all of a client's work as one batch
                 held, proposed = min(batch, whole), min(proposed, whole)
-                smaller = min(c_loc, max(c_glob, 0.0), together - 0.1, np.log(max(held, 1)) / rates[2])
+                smaller = min(c_loc, max(agree, 0.0), together - 0.1) - 2 * calmer / rates[2]
+                smaller = min(smaller, np.log(max(held, 1)) / rates[2])
                 batch = held if smaller > 0 else min(batch, 10 * whole)
                 wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
-                longer = max(longer, -1 / (done + 1)) + 0.5 * verdict(gained / foretold) + 0.5 * wider
+                longer = rates[0] * max(agree, 0.0) - calmer + 0.5 * verdict(gained / foretold) + 0.5 * wider
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)
             batch = proposed = batch * np.exp(-rates[2] * smaller)

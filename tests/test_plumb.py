@@ -101,13 +101,13 @@ def test_a_loss_below_zero_bounds_no_step():
     np.testing.assert_allclose(after_one_step(below, [0.5]), [-1.5], rtol=1e-5)
 
 
-def after_a_round(rounds=1, hparams=HPARAMS):
-    """The tuner, and its state after so many rounds that all go the same way, when it has proposed `hparams`."""
+def after_a_round(rounds=1, hparams=HPARAMS, agreement=1.0):
+    """The tuner, and its state after so many rounds one way that agreed so much, when it has proposed `hparams`."""
     tuner = tuners.plumb()
     _, past = tuner.init(jax.random.key(0), hparams, stats().update)
     for _ in range(rounds):
         _, past = tuner.update(jax.random.key(0), stats(), past)
-    return tuner, past._replace(batch=hparams.batch)
+    return tuner, past._replace(batch=hparams.batch, agreement=jnp.float32(agreement if rounds else 0.0))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_learning_rate_follows_what_steps_brought(gain, pull):
 
 @pytest.mark.parametrize(("direction", "number", "pull"), [(1, 2, 0.1), (-1, 3, -0.1), (-1, 20, -0.05), (1, 20, 0.1)])
 def test_updates_that_do_not_agree_lower_the_learning_rate_no_faster_than_one_over_t(direction, number, pull):
-    tuner, past = after_a_round(number - 1, LARGE)
+    tuner, past = after_a_round(number - 1, LARGE, direction)
     hparams, _ = tuner.update(jax.random.key(0), stats(LARGE, scale=direction, alignment=0.0), past)
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(pull), rtol=1e-5)
 
@@ -131,15 +131,16 @@ def test_a_wild_round_does_not_drown_those_after_it():
     tuner, past = after_a_round(0)
     for scale in (-1000.0, 1.0, 1.0):
         _, past = tuner.update(jax.random.key(0), stats(scale=scale), past)
-    hparams, _ = tuner.update(jax.random.key(0), stats(alignment=0.0), past._replace(batch=HPARAMS.batch))
+    past = past._replace(batch=HPARAMS.batch, agreement=jnp.ones(()))
+    hparams, _ = tuner.update(jax.random.key(0), stats(alignment=0.0), past)
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.1), rtol=1e-5)  # agrees with two of three
 
 
 @pytest.mark.parametrize(
-    ("direction", "alignment", "fall"), [(1, 0.3, 0.6), (1, -0.3, -0.6), (-1, 0.3, 0.0), (-1, -0.3, -0.6)]
+    ("direction", "alignment", "fall"), [(1, 0.3, 0.6), (1, -0.3, -0.6), (-1, 0.3, -0.2), (-1, -0.3, -0.8)]
 )
 def test_batches_shrink_only_where_rounds_agree(direction, alignment, fall):
-    tuner, past = after_a_round()
+    tuner, past = after_a_round(agreement=direction)
     now = stats(scale=direction, alignment=alignment)
     hparams, _ = tuner.update(jax.random.key(0), now, past)
     np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-fall), rtol=1e-5)
@@ -192,10 +193,35 @@ def test_batches_shrink_no_further_than_rounds_agree():
     tuner, past = after_a_round()
     leaves, tree = jax.tree.flatten(stats().update)
     turned = jax.tree.unflatten(tree, [leaf.at[..., 0].multiply(-0.5) for leaf in leaves])
-    agreement = float(cosine(turned, past[0]))
+    agreement = float(cosine(turned, past.direction))
     assert 0.1 < agreement < 0.85
+    past = past._replace(agreement=jnp.float32(agreement))
     hparams, _ = tuner.update(jax.random.key(0), stats(alignment=0.9)._replace(update=turned), past)
     np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * agreement), rtol=1e-5)
+
+
+def test_the_agreement_is_that_of_many_rounds():
+    tuner, past = after_a_round(0)
+    scales = (1.0, 1.0, 1.0, -1.0, 1.0, 1.0)  # the past goes on pointing forward; the first round has none
+    for scale in scales:
+        hparams, past = tuner.update(jax.random.key(0), stats(scale=scale, alignment=0.0), past)
+    mean = np.average([0.0, *scales[1:]], weights=0.9 ** np.arange(6)[::-1])
+    np.testing.assert_allclose(past.agreement, mean, rtol=1e-5)
+    past = past._replace(batch=HPARAMS.batch)
+    hparams, past = tuner.update(jax.random.key(0), stats(scale=-1.0, alignment=0.9), past)  # one that undoes a part
+    assert float(past.agreement) > 0
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * past.agreement), rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [3, 20, 200])
+def test_rounds_that_undo_each_other_are_calmed_by_batches_and_then_by_the_learning_rate(number):
+    step = min(0.1, 1 / number)
+    small = HPARAMS._replace(batch=jnp.full(4, 5.0))
+    for hparams, lr in ((small, 0.1), (LARGE, 0.1 * np.exp(-step))):  # of 5 they may grow, of 100 they are whole
+        tuner, past = after_a_round(number - 1, hparams, agreement=-1.0)
+        proposal, _ = tuner.update(jax.random.key(0), stats(hparams, scale=-1.0), past)
+        np.testing.assert_allclose(proposal.batch, hparams.batch * np.exp(2 * step), rtol=1e-5)
+        np.testing.assert_allclose(proposal.lr, lr, rtol=1e-5)
 
 
 def of_clients(shares, sizes=(25, 25, 25, 25)):
@@ -275,7 +301,7 @@ def test_a_client_by_itself_differs_from_nobody():
 
 @pytest.mark.parametrize("epochs", [0.2, 1.0, 9.0])
 def test_epochs_go_half_the_way_to_what_they_are_worth(epochs):
-    tuner, past = after_a_round()
+    tuner, past = after_a_round(agreement=-1.0)
     before = HPARAMS._replace(epochs=jnp.full(4, epochs))
     opposite = stats(before, scale=-1.0)
     hparams, _ = tuner.update(jax.random.key(0), opposite, past)

@@ -26,6 +26,7 @@ class Past(NamedTuple):
     rounds: Array  # how many there were, and one more: t
     batch: Array  # what was proposed last; a bound may have held it
     size: Array  # the most examples that a round's clients had on average
+    agreement: Array  # the cosine of an update with those before it, smoothed
     likeness: Array  # the cosine of two clients' updates, smoothed; may be below 0
 
 
@@ -40,12 +41,12 @@ def plumb(
 
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
-    decides. Noise alone can make that negative, so by itself it lowers the learning rate no faster than 1 / t.
-    Batches shrink only as far as rounds agree and clients do, and grow where clients have nothing in common: more work
-    of one's own is of no use to those who pull apart. The learning rate goes with the square root of the batch. Epochs
-    are drawn to what that consensus makes worth their work, less than one where rounds undo each other; the first
-    value is soon forgotten. Clients also cut single steps that promise the impossible: a first learning rate may be
-    too large.
+    decides. Batches shrink only as far as rounds agree and clients do, and grow where clients have nothing in common:
+    more work of one's own is of no use to those who pull apart. The learning rate goes with the square root of the
+    batch. Rounds that undo each other, which may be noise alone, calm the run, no faster than powers of t: batches grow
+    until they are all of a client's work, and then the learning rate falls. Epochs are drawn to what consensus makes
+    worth their work, less than one where rounds undo each other; the first value is soon forgotten. Clients also cut
+    single steps that promise the impossible: a first learning rate may be too large.
 
     `check_rate` and `epochs_rate` are the part of the way to go in a round, between 0 and 1. It reads the mean update
     and sums over clients, so it works under secure aggregation.
@@ -55,32 +56,35 @@ def plumb(
 
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), jnp.zeros(()), jnp.ones(()))
+        zero, one = jnp.zeros(()), jnp.ones(())
+        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), zero, zero, one)
 
     def update(key: Key, stats: RoundStats, past: Past) -> tuple[HParams, Past]:
         lr, epochs, batch = stats.hparams
-        agreement = cosine(stats.update, past.direction)  # -H-bar_t
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
         newest = (1 - smoothing) / (1 - smoothing**past.rounds)  # all of it in the first round
+        agreement = past.agreement + newest * (cosine(stats.update, past.direction) - past.agreement)  # -H-bar_t
         alike = past.likeness + newest * (likeness(stats, past.likeness) - past.likeness)
         alone, together = consensus(stats, alike)
+        calmer = jnp.clip(-lr_rate * agreement, 0.0, 1 / past.rounds)  # what noise may ask for
 
         common = jnp.minimum(jnp.maximum(agreement, 0.0), together - COMMON)
         most = jnp.maximum(past.size, mean_size(stats))
         whole = most * jnp.maximum(epochs, 1.0)  # all of a client's work as one batch
         held = jnp.minimum(batch, whole)
-        smaller = jnp.minimum(batch_rate * jnp.minimum(alignment, common), jnp.log(jnp.maximum(held, 1.0)))
+        smaller = batch_rate * jnp.minimum(alignment, common) - 2 * calmer  # 2: while batches grow for it, lr stays
+        smaller = jnp.minimum(smaller, jnp.log(jnp.maximum(held, 1.0)))
         size = jnp.where(smaller > 0, held, jnp.minimum(batch, AMPLE * whole)) * jnp.exp(-smaller)
         wider = 0.5 * jnp.log(jnp.minimum(size, whole) / jnp.minimum(past.batch, whole))
 
-        longer = jnp.maximum(lr_rate * agreement, -1 / past.rounds) + check_rate * verdict(stats) + wider
+        longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + check_rate * verdict(stats) + wider
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), size)
         direction = optax.tree.update_moment(unit(stats.update), past.direction, smoothing, 1)
         heard = jnp.any(stats.clients.examples > 0)  # silence tells nothing
         return jax.tree.map(
             lambda new, old: jnp.where(heard, new, old),
-            (proposal, Past(direction, past.rounds + 1, size, most, alike)),
+            (proposal, Past(direction, past.rounds + 1, size, most, agreement, alike)),
             (stats.hparams, past),
         )
 
