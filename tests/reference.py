@@ -114,7 +114,7 @@ def run(
                 ages = np.arange(done + 1)[::-1]
                 agree, alike = (np.average(each, weights=alpha**ages) for each in (agreements, alikes))
                 alike, m = max(alike, 0.0), len(cohort)
-                together = np.sqrt(alike / (alike + (1 - alike) / m))  # in the mean, what is one's own is m times less
+                together = np.sqrt(alike / (alike + (1 - alike) / m))  # the square of one's own is m times less
                 calmer = min(rates[0] * max(-agree, 0.0), 1 / (done + 1))
                 more = 3 * min(agree, np.sqrt(alike)) - np.log(epochs)
                 most = max(most, nu.mean())

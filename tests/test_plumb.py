@@ -37,6 +37,18 @@ def test_the_engine_checks_steps_as_the_reference_does(lr, batch, local):
             np.testing.assert_allclose(value, reference, rtol=2e-3)
 
 
+def test_the_engine_calms_rounds_that_undo_each_other_as_the_reference_does():
+    data = clients(3, [9, 30, 14, 55])
+    data = [(x, y if i < 2 else 1 - y) for i, (x, y) in enumerate(data)]  # two of them pull the other way
+    cohorts = [(0, 1), (2, 3)] * 4
+    got = records(algorithm(tuners.plumb(), 0.3, 1.0, 4, guard=False), federation(data), 8, cohorts, order="cyclic")
+    want = run(START, data, cohorts, 0.3, 1.0, 4, **PLUMB)
+    assert max(record["agreement"] for record in want[1:4]) < 0
+    for record, expected in zip(got, want, strict=True):
+        for value, reference in zip(record.next_hparams, expected["next"], strict=True):
+            np.testing.assert_allclose(value, reference, rtol=2e-3)
+
+
 @pytest.mark.parametrize(("slots", "lanes"), [(Slots(3, split=True), 3), (Slots(24, split=False), 1)])
 def test_lanes_and_slots_do_not_change_what_is_found(slots, lanes):
     fed = federation(clients(4, [9, 30, 14, 55, 1]))
@@ -290,6 +302,20 @@ def test_what_one_client_shares_does_not_depend_on_how_many_are_asked():
         want = mean @ common / np.sqrt(mean @ mean * (common @ common))
         np.testing.assert_allclose(consensus(now, found[-1]), [1 / np.sqrt(10), want], rtol=0.05)
     np.testing.assert_allclose(found, 0.1, rtol=0.1)  # 1 in common to 9 of its own
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_client_by_itself_is_taken_to_be_like_the_others(rounds):
+    tuner, past = after_a_round(rounds)
+    _, past = tuner.update(jax.random.key(0), of_clients([1.0] * 4, sizes=(25, 0, 0, 0)), past)
+    np.testing.assert_allclose(past.likeness, 1.0)
+
+
+def test_batches_grow_for_calm_at_any_batch_rate():
+    small = HPARAMS._replace(batch=jnp.full(4, 5.0))
+    _, past = after_a_round(9, small, agreement=-1.0)
+    hparams, _ = tuners.plumb(batch_rate=1.0).update(jax.random.key(0), stats(small, scale=-1.0), past)
+    np.testing.assert_allclose(hparams.batch, 5 * np.exp(0.2), rtol=1e-5)
 
 
 def test_a_client_by_itself_differs_from_nobody():

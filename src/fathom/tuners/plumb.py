@@ -27,7 +27,7 @@ class Past(NamedTuple):
     batch: Array  # what was proposed last; a bound may have held it
     size: Array  # the most examples that a round's clients had on average
     agreement: Array  # the cosine of an update with those before it, smoothed
-    likeness: Array  # the cosine of two clients' updates, smoothed; may be below 0
+    likeness: Array  # the cosine of two clients' updates, smoothed; may be below 0; 1 until there were two
 
 
 def plumb(
@@ -48,8 +48,10 @@ def plumb(
     worth their work, less than one where rounds undo each other; the first value is soon forgotten. Clients also cut
     single steps that promise the impossible: a first learning rate may be too large.
 
-    `check_rate` and `epochs_rate` are the part of the way to go in a round, between 0 and 1. It reads the mean update
-    and sums over clients, so it works under secure aggregation.
+    `check_rate` and `epochs_rate` are the part of the way to go in a round, between 0 and 1; `smoothing` is below 1.
+    `lr_rate` is how fast agreement moves the learning rate and disagreement calms the run, through batches too;
+    `batch_rate` is for all else that moves batches. It reads the mean update and sums over clients, so it works under
+    secure aggregation.
 
     >>> tuner = plumb()
     """
@@ -126,8 +128,8 @@ def likeness(stats: RoundStats, otherwise: Array) -> Array:
 def consensus(stats: RoundStats, alike: Array) -> tuple[Array, Array]:
     """The cosine of what clients have in common with the update of one of them, and with the mean of this round's.
 
-    Two updates share what both have in common, so that `alike`, the cosine of the two, is the square of the first. In
-    the mean of m clients what is each one's own is m times smaller.
+    Where what is each one's own is orthogonal to the rest, `alike`, the cosine of two updates, is the square of the
+    first. In the mean of m clients the square of what is their own is m times smaller.
     """
     count = jnp.maximum(jnp.sum(stats.clients.examples > 0), 1)
     shared = jnp.maximum(alike, 0.0)
