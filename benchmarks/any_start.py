@@ -162,6 +162,7 @@ def run(
     states = states._replace(hparams=begun, guard=states.guard._replace(good=good))
     first = Snapshot(0, states, Totals(*([0] * len(keys) for _ in Totals._fields)), 0.0)
     found: list[dict[str, Any]] = [{"undone": 0, "accuracy": 0.0, "rounds": None} for _ in keys]
+    told = 0
     records = fathom.train(
         algorithm,
         federation,
@@ -182,6 +183,9 @@ def run(
             reached = record.metrics["accuracy"] >= args.target
             own |= {"accuracy": record.metrics["accuracy"], "rounds": record.round if reached else None}
             own |= {"gradients": record.gradients, "bytes": record.bytes_up + record.bytes_down}
+            if record.round % 50 == 0 and record.round > told:
+                told, now = record.round, [each["accuracy"] for each in found]
+                print(f"  round {told}: accuracy {min(now):.3f} to {max(now):.3f}", flush=True)
     for place, own in enumerate(found):
         lr_0, epochs_0 = cells[place // args.trials]
         yield {"lr_0": lr_0, "epochs_0": epochs_0, "batch_0": batch, "seed": seeds[place % args.trials], "end": own}
