@@ -1,8 +1,8 @@
 """From any start: rounds to a target from 18 starts, for `plumb` and `fathom`, beside FedAvg's best of a grid.
 
 A cell is a start (learning rate, batch size) with some trials; all starts with the same batch size run in one program.
-Every group of cells that is done is appended to a file of JSON lines, so a run can be split over many calls and goes on
-where it was stopped; `--table` prints what is there.
+Every run is appended to a file of JSON lines as soon as it has arrived, or has had its rounds, so the work can be split
+over many calls and goes on where it was stopped; `--table` prints what is there.
 
     python benchmarks/any_start.py glyphs --out any-start.jsonl                    # both tuners and the grid
     python benchmarks/any_start.py femnist --methods plumb --cohort 100 --trials 2 --out any-start.jsonl
@@ -17,6 +17,7 @@ that takes hundreds of rounds.
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -137,11 +138,11 @@ def starts(method: str, middle: float) -> dict[float, list[tuple[float, float]]]
 def run(
     loaded: tuple[Any, Any, Any],
     make: Callable,
-    cells: list[tuple[float, float]],
+    runs: list[tuple[float, float, int]],
     batch: float,
     args: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
-    """Every cell's trials, all in one program, each until it reaches the target."""
+    """What became of runs from (learning rate, epochs, seed), all in one program, each until it reaches the target."""
     import jax
     import jax.numpy as jnp
 
@@ -150,19 +151,16 @@ def run(
 
     task, federation, test = loaded
     test = test.get("test", test) if isinstance(test, dict) else test
-    algorithm = fathom.federated(task, tuner=make(), hparams=fathom.HParams(*cells[0], batch))
-    seeds = [args.seed + trial for trial in range(args.trials)]
-    keys = jnp.stack([jax.random.key(seed) for _ in cells for seed in seeds])
+    algorithm = fathom.federated(task, tuner=make(), hparams=fathom.HParams(*runs[0][:2], batch))
+    keys = jnp.stack([jax.random.key(seed) for _, _, seed in runs])
     states = jax.vmap(lambda key: algorithm.init(key, args.cohort))(keys)
-    lr, epochs = (
-        jnp.repeat(jnp.asarray(column, jnp.float32), args.trials)[:, None] for column in zip(*cells, strict=True)
-    )
+    lr, epochs = (jnp.asarray(column, jnp.float32)[:, None] for column in list(zip(*runs, strict=True))[:2])
     begun = states.hparams._replace(lr=lr + 0 * states.hparams.lr, epochs=epochs + 0 * states.hparams.epochs)
     good = states.guard.good._replace(hparams=jax.tree.map(jnp.copy, begun))
     states = states._replace(hparams=begun, guard=states.guard._replace(good=good))
     first = Snapshot(0, states, Totals(*([0] * len(keys) for _ in Totals._fields)), 0.0)
     found: list[dict[str, Any]] = [{"undone": 0, "accuracy": 0.0, "rounds": None} for _ in keys]
-    told = 0
+    told, began = 0, time.perf_counter()
     records = fathom.train(
         algorithm,
         federation,
@@ -174,6 +172,13 @@ def run(
         until=lambda metrics: metrics["accuracy"] >= args.target,
         start=first,
     )
+
+    def row(trial: int) -> dict[str, Any]:
+        lr, epochs, seed = runs[trial]
+        seconds = round(time.perf_counter() - began, 1)
+        named = {"lr_0": lr, "epochs_0": epochs, "batch_0": batch, "seed": seed, "seconds": seconds}
+        return {**named, "end": found[trial]}
+
     for record in finite(records):
         own = found[record.trial]
         own["undone"] += record.rolled_back
@@ -183,12 +188,13 @@ def run(
             reached = record.metrics["accuracy"] >= args.target
             own |= {"accuracy": record.metrics["accuracy"], "rounds": record.round if reached else None}
             own |= {"gradients": record.gradients, "bytes": record.bytes_up + record.bytes_down}
+            if reached:
+                yield row(record.trial)
             if record.round % 50 == 0 and record.round > told:
                 told, now = record.round, [each["accuracy"] for each in found]
-                print(f"  round {told}: accuracy {min(now):.3f} to {max(now):.3f}", flush=True)
-    for place, own in enumerate(found):
-        lr_0, epochs_0 = cells[place // args.trials]
-        yield {"lr_0": lr_0, "epochs_0": epochs_0, "batch_0": batch, "seed": seeds[place % args.trials], "end": own}
+                seconds = time.perf_counter() - began
+                print(f"  round {told}: accuracy {min(now):.3f} to {max(now):.3f}; {seconds:.0f} s", flush=True)
+    yield from (row(trial) for trial, own in enumerate(found) if own["rounds"] is None)
 
 
 def finite(records: Iterator[Any]) -> Iterator[Any]:
@@ -217,34 +223,43 @@ def measure(args: argparse.Namespace) -> None:
         "grid": fathom.tuners.fixed,
     }
     settings = {"task": args.task, "cohort": args.cohort, "target": args.target, "most": args.rounds}
-    done = {(*group(row), row["lr_0"], row["epochs_0"]) for row in read(args.out)}
+    done = {identity(row) for row in read(args.out)}
     wanted = [float(rate) for rate in args.rates.split(",")] if args.rates else None
+    made = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
     for method in args.methods.split(","):
         for batch, cells in starts(method, middle).items():
             if args.batches and str(int(batch)) not in args.batches.split(","):
                 continue
-            head = {**settings, "method": method, "batch_0": batch, "trials": args.trials, "seed_0": args.seed}
-            cells = [
-                cell for cell in cells if (wanted is None or cell[0] in wanted) and (*group(head), *cell) not in done
+            head = {**settings, "method": method}
+            runs = [
+                (lr, epochs, seed)
+                for lr, epochs in cells
+                for seed in range(args.seed, args.seed + args.trials)
+                if wanted is None or any(math.isclose(lr, rate) for rate in wanted)
             ]
-            if not cells:
+            runs = [
+                (lr, epochs, seed)
+                for lr, epochs, seed in runs
+                if identity({**head, "batch_0": batch, "lr_0": lr, "epochs_0": epochs, "seed": seed}) not in done
+            ]
+            if not runs:
                 continue
-            began = time.perf_counter()
-            rows = list(run(loaded, makers[method], cells, batch, args))
+            began, arrived = time.perf_counter(), 0
+            for row in run(loaded, makers[method], runs, batch, args):
+                arrived += row["end"]["rounds"] is not None
+                with args.out.open("a") as file:
+                    file.write(json.dumps({**head, **row, **made}) + "\n")
             seconds = time.perf_counter() - began
-            made = {"seconds": round(seconds, 1), "device": jax.devices()[0].device_kind, "jax": jax.__version__}
-            with args.out.open("a") as file:
-                file.writelines(json.dumps({**head, **row, **made}) + "\n" for row in rows)
-            reached = sum(row["end"]["rounds"] is not None for row in rows)
             print(
-                f"{args.task} {method} B_0 {batch:g}: {reached} of {len(rows)} runs arrived; {seconds:.0f} s",
+                f"{args.task} {method} B_0 {batch:g}: {arrived} of {len(runs)} runs arrived; {seconds:.0f} s",
                 flush=True,
             )
 
 
-def group(row: dict[str, Any]) -> tuple:
-    """What can run in one program."""
-    return tuple(row[key] for key in ("task", "cohort", "target", "most", "method", "batch_0", "trials", "seed_0"))
+def identity(row: dict[str, Any]) -> tuple:
+    """What makes a run the same as another."""
+    keys = ("task", "cohort", "target", "most", "method", "batch_0", "lr_0", "epochs_0", "seed")
+    return tuple(row[key] for key in keys)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
