@@ -21,14 +21,15 @@ PLUMB = {"rates": (0.1, 0.5, 2.0), "alpha": 0.9, "checks": True}
 
 
 @pytest.mark.parametrize(
-    ("lr", "batch", "local"), [(0.001, 8, {}), (3.0, 8, {}), (0.01, 100, {}), (0.5, 8, {"momentum": 0.7})]
+    ("lr", "batch", "rounds", "local"),
+    [(0.001, 8, 4, {}), (3.0, 8, 14, {}), (0.01, 100, 4, {}), (0.5, 8, 4, {"momentum": 0.7})],
 )
-def test_the_engine_checks_steps_as_the_reference_does(lr, batch, local):
+def test_the_engine_checks_steps_as_the_reference_does(lr, batch, rounds, local):
     data = clients(3, [9, 30, 14, 55])
     opt = fathom.optimizers.momentum(0.7) if local else None
     algo = algorithm(tuners.plumb(), lr, 1.3, batch, client_opt=opt, guard=False)
-    got = records(algo, federation(data), 4, [range(4)] * 4, order="cyclic")
-    want = run(START, data, [range(4)] * 4, lr, 1.3, batch, **PLUMB, **local)
+    got = records(algo, federation(data), rounds, [range(4)] * rounds, order="cyclic")
+    want = run(START, data, [range(4)] * rounds, lr, 1.3, batch, **PLUMB, **local)
     for record, expected in zip(got, want, strict=True):
         np.testing.assert_allclose(record.agreement, expected["agreement"], atol=2e-3)
         np.testing.assert_allclose(record.clients.foretold, expected["foretold"], rtol=2e-3)
@@ -123,11 +124,16 @@ def after_a_round(rounds=1, hparams=HPARAMS, agreement=1.0):
 
 
 @pytest.mark.parametrize(
-    ("gain", "pull"),
-    [(1.0, 4.0), (0.8, np.log(2)), (0.6, 0.0), (0.5, 0.0), (0.25, 0.0), (0.125, -0.5), (0, -1), (-1, -1)],
+    ("number", "gain", "pull"),
+    [
+        *((1, 1.0, 4.0), (1, 0.8, np.log(2)), (1, 0.6, 0.0), (1, 0.5, 0.0), (1, 0.4, 0.0), (1, 0.2, -0.5), (1, -1, -1)),
+        *((10, 0.2, -0.5), (11, 0.2, 0.0)),  # the first ten rounds are careful
+        *((20, 0.8, np.log(2)), (20, 0.6, 0.0), (20, 0.125, 0.0), (20, 0.0625, -0.5), (20, 0, -1), (20, -1, -1)),
+    ],
 )
-def test_the_learning_rate_follows_what_steps_brought(gain, pull):
+def test_the_learning_rate_follows_what_steps_brought(number, gain, pull):
     tuner, state = after_a_round(0)
+    state = state._replace(rounds=jnp.int32(number))
     hparams, _ = tuner.update(jax.random.key(0), stats(gain=gain), state)  # no past to agree with
     np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * pull), rtol=1e-5)
 

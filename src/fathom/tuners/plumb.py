@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fathom.core.plan import EASE
 from fathom.core.trees import cosine, divide, dot, unit, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tuner
 
-MUCH, LITTLE = 0.6, 0.25  # of what was foretold: between them a learning rate is as it should be
+MUCH, LITTLE = 0.6, 0.125  # of what was foretold: between them a learning rate is as it should be
+LITTLE_AT_FIRST = 0.4  # in the first rounds, which are careful: a learning rate that starts too high does harm there
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
 COMMON = 0.1  # what clients must have in common, as a cosine: with less of it batches grow
 AMPLE = 10.0  # batches of so many times what clients have grow no further
@@ -79,7 +81,7 @@ def plumb(
         size = jnp.where(smaller > 0, held, jnp.minimum(batch, AMPLE * whole)) * jnp.exp(-smaller)
         wider = 0.5 * jnp.log(jnp.minimum(size, whole) / jnp.minimum(past.batch, whole))
 
-        longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + check_rate * verdict(stats) + wider
+        longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + check_rate * verdict(stats, past.rounds) + wider
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), size)
         direction = optax.tree.update_moment(unit(stats.update), past.direction, smoothing, 1)
@@ -93,16 +95,18 @@ def plumb(
     return Tuner(init, update, smoothing=smoothing, directions=True, scalars_up=4, checks=True)
 
 
-def verdict(stats: RoundStats) -> Array:
+def verdict(stats: RoundStats, number: Array) -> Array:
     """How much longer steps should be, as the logarithm of a factor: 0 where they brought LITTLE to MUCH of it all.
 
     Above, what would bring the gain down to MUCH were the loss a parabola, on which 1 - gain grows with the learning
-    rate. Below, as much less as the gain is below LITTLE, down to -1 where steps brought nothing.
+    rate. Below, as much less as the gain is below LITTLE, down to -1 where steps brought nothing. `number` is that of
+    the round, from 1; in the first ones less than LITTLE_AT_FIRST is too little.
     """
+    little = jnp.where(number <= EASE, LITTLE_AT_FIRST, LITTLE)
     foretold = weighted_mean(stats.clients.foretold, stats.clients.examples)
     gain = divide(weighted_mean(stats.clients.gained, stats.clients.examples), foretold)
     longer = -jnp.log(jnp.clip((1 - gain) / (1 - MUCH), jnp.exp(-LEAP), 1.0))
-    shorter = jnp.clip((LITTLE - gain) / LITTLE, 0.0, 1.0)
+    shorter = jnp.clip((little - gain) / little, 0.0, 1.0)
     return jnp.where(foretold > 0, longer - shorter, 0.0)  # 0 where nobody answered
 
 
