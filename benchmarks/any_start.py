@@ -128,21 +128,26 @@ def load(name: str) -> tuple[Any, Any, Any]:
     return fathom.tasks.load(name)
 
 
-def starts(method: str, middle: float) -> dict[float, list[tuple[float, float]]]:
-    """The (learning rate, epochs) of a method's cells, by batch size."""
+def starts(method: str, middle: float, batches: list[float] | None) -> list[list[tuple[float, float, float]]]:
+    """The (learning rate, epochs, batch size) of a method's cells, by the programs that they are run in.
+
+    One for all whose batches come to be alike, and one for each batch size that stays what it is.
+    """
     if method == "grid":
-        return {batch: [(middle * times, epochs) for times in GRID for epochs in (1.0, 2.0)] for batch in (4.0, 20.0)}
-    return {batch: [(lr, 1.0) for lr in RATES] for batch in BATCHES}
+        each = [[(middle * times, epochs, batch) for times in GRID for epochs in (1.0, 2.0)] for batch in (4.0, 20.0)]
+    else:
+        each = [[(lr, 1.0, batch) for batch in BATCHES for lr in RATES]]
+    kept = ([cell for cell in cells if batches is None or cell[2] in batches] for cells in each)
+    return [cells for cells in kept if cells]
 
 
 def run(
     loaded: tuple[Any, Any, Any],
     make: Callable,
-    runs: list[tuple[float, float, int]],
-    batch: float,
+    runs: list[tuple[float, float, float, int]],
     args: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
-    """What became of runs from (learning rate, epochs, seed), all in one program, each until it reaches the target."""
+    """What became of runs from (learning rate, epochs, batch size, seed), in one program, each until the target."""
     import jax
     import jax.numpy as jnp
 
@@ -151,13 +156,14 @@ def run(
 
     task, federation, test = loaded
     test = test.get("test", test) if isinstance(test, dict) else test
-    algorithm = fathom.federated(task, tuner=make(), hparams=fathom.HParams(*runs[0][:2], batch))
-    keys = jnp.stack([jax.random.key(seed) for _, _, seed in runs])
-    states = jax.vmap(lambda key: algorithm.init(key, args.cohort))(keys)
-    lr, epochs = (jnp.asarray(column, jnp.float32)[:, None] for column in list(zip(*runs, strict=True))[:2])
-    begun = states.hparams._replace(lr=lr + 0 * states.hparams.lr, epochs=epochs + 0 * states.hparams.epochs)
-    good = states.guard.good._replace(hparams=jax.tree.map(jnp.copy, begun))
-    states = states._replace(hparams=begun, guard=states.guard._replace(good=good))
+
+    def made(lr: float, epochs: float, batch: float) -> Any:
+        return fathom.federated(task, tuner=make(), hparams=fathom.HParams(lr, epochs, batch))
+
+    algorithm = made(*runs[0][:3])
+    keys = jnp.stack([jax.random.key(seed) for *_, seed in runs])
+    begun = [made(*cell).init(jax.random.key(seed), args.cohort) for *cell, seed in runs]
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *begun)
     first = Snapshot(0, states, Totals(*([0] * len(keys) for _ in Totals._fields)), 0.0)
     found: list[dict[str, Any]] = [{"undone": 0, "accuracy": 0.0, "rounds": None} for _ in keys]
     told, began = 0, time.perf_counter()
@@ -174,7 +180,7 @@ def run(
     )
 
     def row(trial: int) -> dict[str, Any]:
-        lr, epochs, seed = runs[trial]
+        lr, epochs, batch, seed = runs[trial]
         seconds = round(time.perf_counter() - began, 1)
         named = {"lr_0": lr, "epochs_0": epochs, "batch_0": batch, "seed": seed, "seconds": seconds}
         return {**named, "end": found[trial]}
@@ -225,34 +231,33 @@ def measure(args: argparse.Namespace) -> None:
     settings = {"task": args.task, "cohort": args.cohort, "target": args.target, "most": args.rounds}
     done = {identity(row) for row in read(args.out)}
     wanted = [float(rate) for rate in args.rates.split(",")] if args.rates else None
+    batches = [float(batch) for batch in args.batches.split(",")] if args.batches else None
     made = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
     for method in args.methods.split(","):
-        for batch, cells in starts(method, middle).items():
-            if args.batches and str(int(batch)) not in args.batches.split(","):
-                continue
-            head = {**settings, "method": method}
+        head = {**settings, "method": method}
+        for cells in starts(method, middle, batches):
             runs = [
-                (lr, epochs, seed)
-                for lr, epochs in cells
+                (*cell, seed)
+                for cell in cells
                 for seed in range(args.seed, args.seed + args.trials)
-                if wanted is None or any(math.isclose(lr, rate) for rate in wanted)
+                if wanted is None or any(math.isclose(cell[0], rate) for rate in wanted)
             ]
             runs = [
-                (lr, epochs, seed)
-                for lr, epochs, seed in runs
+                (lr, epochs, batch, seed)
+                for lr, epochs, batch, seed in runs
                 if identity({**head, "batch_0": batch, "lr_0": lr, "epochs_0": epochs, "seed": seed}) not in done
             ]
             if not runs:
                 continue
             began, arrived = time.perf_counter(), 0
-            for row in run(loaded, makers[method], runs, batch, args):
+            for row in run(loaded, makers[method], runs, args):
                 arrived += row["end"]["rounds"] is not None
                 with args.out.open("a") as file:
                     file.write(json.dumps({**head, **row, **made}) + "\n")
             seconds = time.perf_counter() - began
+            named = ", ".join(f"{batch:g}" for batch in sorted({batch for _, _, batch, _ in runs}))
             print(
-                f"{args.task} {method} B_0 {batch:g}: {arrived} of {len(runs)} runs arrived; {seconds:.0f} s",
-                flush=True,
+                f"{args.task} {method} B_0 {named}: {arrived} of {len(runs)} runs arrived; {seconds:.0f} s", flush=True
             )
 
 

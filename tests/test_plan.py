@@ -69,6 +69,24 @@ def test_slots_take_a_batch_whole_where_they_can(batch, first, most, expected):
     assert slots(np.array([batch]), np.array(first), most) == expected
 
 
+def test_trials_that_differ_do_not_all_pay_for_the_largest_batch():
+    def lost(sizes, slots):
+        """Of the examples that slots go through, how many are none."""
+        rows = sum(-(-size // slots.width) * slots.width / size for size in sizes)
+        return 1 - len(sizes) / rows
+
+    for sizes in ([5, 40], [5] * 10 + [40], [4, 20, 256], [10, 14, 30], [6, 6, 6, 400]):
+        chosen = slots(np.array(sizes), np.array(20), 400)
+        assert chosen == Slots(12, split=True)
+        assert lost(sizes, chosen) < lost(sizes, slots(np.array([max(sizes)]), np.array(20), 400))
+
+
+def test_trials_that_hardly_differ_take_their_batches_whole():
+    assert slots(np.array([5, 6, 6]), np.array(20)) == Slots(6, split=False)
+    assert slots(np.array([30, 40, 45]), np.array(20)) == Slots(48, split=False)
+    assert slots(np.array([60, 90]), np.array(20)) == Slots(48, split=True)
+
+
 def test_a_whole_run_of_batch_sizes_needs_few_widths():
     for first in (256, 20, 16, 4):
         offered = {slots(np.array([b]), np.array(first)) for b in np.geomspace(0.3, 300, 500)}

@@ -12,6 +12,9 @@ import numpy as np
 from fathom.core.types import Array, Form, HParams, Key, Order
 
 WIDTHS = (3, 6, 12, 24, 48)  # FATHOM tends to settle at batches of 5 or 6
+SPLIT = (48, 12)  # those that batches may be split over
+STEP, SUM = 8, 4  # what a slot costs beside its examples, in examples, and what is added where gradients are summed
+HUGE = 1 << 40  # more examples than any client has
 REACH, EASE = 4.0, 10  # of a checked step, and the rounds it takes to get there
 
 
@@ -106,14 +109,22 @@ ANY_BATCH = Slots(16, split=True)
 
 
 def slots(batch: np.ndarray, first: np.ndarray, most: int | None = None) -> Slots:
-    """Slots for batches of these real-valued sizes, none of which uses more than `most` examples (None: no such bound).
+    """Slots for clients with batches of these real-valued sizes, which use at most `most` examples (None: no such bound).
 
-    The narrowest width on offer that takes every batch whole. Each is compiled once; on offer are those of
-    WIDTHS and, so that a constant batch size wastes nothing, the one a run starts with. Batches larger than
-    the widest are split.
+    As a rule the narrowest width on offer that takes every batch whole. Where some are much larger than others, as in
+    trials that differ, narrow slots waste less than the larger batches lose by being split. Each is compiled once; on
+    offer are those of WIDTHS and, so that a constant batch size wastes nothing, the one a run starts with.
     """
-    largest, home = (max(int(np.floor(np.max(np.nan_to_num(b, nan=1.0)) + 0.5)), 1) for b in (batch, first))
-    largest, home = min(largest, most or largest), min(home, most or home)
+    sizes, home = (
+        np.clip(np.floor(np.nan_to_num(b, nan=1.0) + 0.5), 1, most or HUGE).astype(np.int64) for b in (batch, first)
+    )
+    largest, home = int(sizes.max()), int(home.max())
     offered = sorted({*WIDTHS, home}) if home <= WIDTHS[-1] else WIDTHS
-    width = next((width for width in offered if width >= largest), WIDTHS[-1])
-    return Slots(width, split=largest > width)
+    whole = [Slots(width, split=False) for width in offered if width >= largest][:1]
+    split = [Slots(width, split=True) for width in SPLIT if width < largest]
+
+    def cost(slots: Slots) -> float:
+        """Time per example, in that of one example of a wide slot."""
+        return float(np.mean(-(-sizes // slots.width) * (slots.width + STEP + SUM * slots.split) / sizes))
+
+    return min(whole + split, key=cost)
