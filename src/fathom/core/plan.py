@@ -109,7 +109,7 @@ ANY_BATCH = Slots(16, split=True)
 
 
 def slots(batch: np.ndarray, first: np.ndarray, most: int | None = None) -> Slots:
-    """Slots for clients with batches of these real-valued sizes, which use at most `most` examples (None: no such bound).
+    """Slots for clients with batches of these real-valued sizes, none of which uses more than `most` examples.
 
     As a rule the narrowest width on offer that takes every batch whole. Where some are much larger than others, as in
     trials that differ, narrow slots waste less than the larger batches lose by being split. Each is compiled once; on
