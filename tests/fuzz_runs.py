@@ -161,7 +161,8 @@ RECORD = {
         "next_epochs": 1.0,
         "next_batch": 19.5,
     },
-    **{"agreement": 0.5, "alignment": 0.1, "loss": 3.5, "metrics": {"accuracy": 0.4}, "gradients": 100, "bytes_up": 9},
+    **{"agreement": 0.5, "alignment": 0.1, "gain": 0.4, "loss": 3.5, "metrics": {"accuracy": 0.4}},
+    **{"gradients": 100, "bytes_up": 9},
     **{
         "bytes_down": 9,
         "seconds": 0.5,

@@ -141,6 +141,7 @@ def run(
                 "phi": [phi for _, phi, *_ in results],
                 "foretold": [told[0] for *_, told in results],
                 "gained": [told[1] for *_, told in results],
+                "gain": gained / foretold if foretold > 0 else None,
                 "agreement": c_glob,
                 "alignment": c_loc,
                 "update": update,

@@ -9,9 +9,10 @@ def row(number, trial, accuracy, **changes):
     """A line of the records."""
     made = {
         "round": number, "trial": trial, "lr": 0.1, "epochs": 1.0, "batch": 20.0, "next_lr": 0.1, "next_epochs": 1.0,
-        "next_batch": 20.0, "agreement": 0.25, "alignment": 0.5, "loss": 1.5, "gradients": 100 * number + trial,
-        "bytes_up": 3000 * number, "bytes_down": 2000 * number, "seconds": 2.0 * number, "rejected": 0,
-        "rolled_back": False, "metrics": None if accuracy is None else {"accuracy": accuracy, "loss": 1.0},
+        "next_batch": 20.0, "agreement": 0.25, "alignment": 0.5, "gain": None, "loss": 1.5,
+        "gradients": 100 * number + trial, "bytes_up": 3000 * number, "bytes_down": 2000 * number,
+        "seconds": 2.0 * number, "rejected": 0, "rolled_back": False,
+        "metrics": None if accuracy is None else {"accuracy": accuracy, "loss": 1.0},
         "clients": {
             "examples": [10, 20, 0], "steps": [4, 8, 0], "grads": [10, 20, 0], "loss": [1.0, 2.0, None],
             "alignment": [0.5, 0.5, None], "drift": [1.0, 1.0, None],

@@ -36,7 +36,7 @@ def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path, 
     monkeypatch.setitem(ENVIRONMENT, "FATHOM_CACHE", str(tmp_path / "cache"))
     done = fathom("run", "synthetic", "--rounds", "12", "--trials", "2", "--lr", "0.02", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    out = tmp_path / "runs" / "synthetic-fathom-1"
+    out = tmp_path / "runs" / "synthetic-plumb-1"
     assert files(out) == ["checkpoints", "curves.png", "records.jsonl", "spec.toml", "summary.json"]
     assert [(r["round"], r["trial"]) for r in curve(out)] == [
         (5, 0),
@@ -87,7 +87,7 @@ def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path, 
             ["run", "synthetic", "--cohort", "101"],
             "cohort=101 exceeds the 100 clients of 'synthetic'; lower `cohort`.",
         ),
-        (["run", "--set", "tuner.lr_rte=1"], "[tuner] fathom has no option 'lr_rte'"),
+        (["run", "--set", "tuner.lr_rte=1"], "[tuner] plumb has no option 'lr_rte'"),
         (["run", "nowhere.toml"], "nowhere.toml: there is no such file"),
         (["run", "--lr", "nan"], "[hparams] lr="),
     ],

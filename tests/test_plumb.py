@@ -34,6 +34,7 @@ def test_the_engine_checks_steps_as_the_reference_does(lr, batch, rounds, local)
         np.testing.assert_allclose(record.agreement, expected["agreement"], atol=2e-3)
         np.testing.assert_allclose(record.clients.foretold, expected["foretold"], rtol=2e-3)
         np.testing.assert_allclose(record.clients.gained, expected["gained"], atol=2e-3 * max(expected["foretold"]))
+        assert record.gain == pytest.approx(expected["gain"], abs=2e-3)
         for value, reference in zip(record.next_hparams, expected["next"], strict=True):
             np.testing.assert_allclose(value, reference, rtol=2e-3)
 

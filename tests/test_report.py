@@ -46,6 +46,13 @@ def test_curves_are_mean_and_range_over_trials(pair):
     assert found["steps"]["mean"] == [6.0, 6.0, 6.0]  # of the two clients that answered
 
 
+def test_the_gain_is_a_curve_where_a_tuner_asks_for_it(tmp_path):
+    rows = [rundirs.row(number, trial, 0.5, gain=0.25 * (1 + trial)) for number in (5, 10) for trial in (0, 1)]
+    found = series.curves(read.read(rundirs.write(tmp_path / "run", rows=rows)))["gain"]
+    assert found == {"mean": [0.375, 0.375], "low": [0.25, 0.25], "high": [0.5, 0.5]}
+    assert series.curves(read.read(rundirs.write(tmp_path / "other")))["gain"]["mean"] == [None, None, None]
+
+
 def test_a_page_is_whole_and_small(pair, tmp_path):
     done = report(*pair, "-o", tmp_path / "page.html")
     assert done.exit_code == 0, done.output

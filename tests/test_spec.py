@@ -11,14 +11,19 @@ from fathom.experiment.spec import SpecError, resolve
 
 def test_an_empty_spec_is_the_default_run():
     spec = resolve({})
-    assert (spec.task["name"], spec.tuner["name"]) == ("glyphs", "fathom")
-    assert spec.clamp["high"] == {"lr": 0.5, "epochs": 10.0, "batch": 5096.0}
+    assert (spec.task["name"], spec.tuner["name"]) == ("glyphs", "plumb")
+    assert spec.clamp["high"] == {"lr": 1000.0, "epochs": 10.0, "batch": 5096.0}
+
+
+def test_a_private_run_is_tuned_by_fathom_because_plumb_cannot():
+    spec = resolve({"aggregate": {"name": "private", "clip": 1.0, "noise": 1.0}})
+    assert spec.tuner["name"] == "fathom"
 
 
 @settings(deadline=None)
 @given(
     task=st.sampled_from(["glyphs", "synthetic"]),
-    tuner=st.sampled_from(["fathom", "fixed", {"name": "fathom", "form": "printed", "smoothing": 0.9}]),
+    tuner=st.sampled_from(["plumb", "fathom", "fixed", {"name": "fathom", "form": "printed", "smoothing": 0.9}]),
     lr=st.floats(1e-6, 0.5),
     epochs=st.floats(0.01, 10),
     batch=st.floats(1, 5000),
@@ -44,9 +49,11 @@ def test_a_schedule_is_spelled_by_name():
         ({"task": "glyph"}, "there is no task 'glyph'; choose from glyphs, synthetic, "),
         ({"tuner": "fahtom"}, "there is no tuner 'fahtom'; choose from fathom, plumb, fixed, schedule. Did you mean"),
         ({"tuner": {"name": "fathom", "lr_rat": 1.0}}, "[tuner] fathom has no option 'lr_rat'; it takes form, lr_rate"),
-        ({"tuner": {"name": "fixed", "lr_rate": 1.0}}, "[tuner] fixed has no option 'lr_rate'; it takes none."),
-        ({"tuner": {"form": "prined"}}, "[tuner] fathom: form='prined' is not known; choose from reference, printed."),
-        ({"tuner": {"lr_rate": "fast"}}, "[tuner] fathom: lr_rate='fast' must be a finite number."),
+        ({"tuner": {"name": "fixed", "lr_rate": 1.0}}, "has no option 'lr_rate'; it belongs to fathom, plumb (tuner"),
+        ({"tuner": {"name": "fixed", "rate": 1.0}}, "[tuner] fixed has no option 'rate'; it takes none."),
+        ({"tuner": {"form": "printed"}}, "plumb has no option 'form'; it belongs to fathom (tuner.name=fathom)."),
+        ({"tuner": {"name": "fathom", "form": "prined"}}, "form='prined' is not known; choose from reference"),
+        ({"tuner": {"lr_rate": "fast"}}, "[tuner] plumb: lr_rate='fast' must be a finite number."),
         ({"tuner": 3}, "tuner=3 is neither a name nor a table"),
         ({"task": {"name": "glyphs", "writers": 1.5}}, "[task] glyphs: writers=1.5 must be a whole number."),
         ({"task": {"heterogenity": 1.0}}, "Did you mean 'heterogeneity'?"),
@@ -68,9 +75,10 @@ def test_a_schedule_is_spelled_by_name():
         ({"hparams": {"epochs": 0}}, "[hparams] epochs=0 must be greater than 0."),
         ({"hparams": {"lr": float("inf")}}, "[hparams] lr=inf must be a finite number."),
         ({"hparams": {"lrr": 1}}, "[hparams] has no 'lrr'; it takes lr, epochs, batch. Did you mean 'lr'?"),
-        ({"hparams": {"lr": 0.7}}, "lies outside of the tuner's box, 0 to 0.5"),
+        ({"hparams": {"lr": 1001.0}}, "lies outside of the tuner's box, 0 to 1000"),
+        ({"hparams": {"lr": 0.7}, "tuner": "fathom"}, "lies outside of the tuner's box, 0 to 0.5"),
         ({"clamp": {"hi": {}}}, "[clamp] has no 'hi'"),
-        ({"clamp": {"low": {"lr": 0.9}}}, "[clamp] low.lr=0.9 is above high.lr=0.5"),
+        ({"clamp": {"low": {"lr": 0.9}}, "tuner": "fathom"}, "[clamp] low.lr=0.9 is above high.lr=0.5"),
         ({"server_opt": "adam"}, "Did you mean 'fedadam'?"),
         ({"client_opt": {"name": "fedprox", "mu": "x"}}, "mu='x' must be a finite number"),
         ({"tuner": {"name": "schedule", "lr": 0.1}}, "must be a table with the name of a schedule"),

@@ -11,8 +11,8 @@ from fathom.experiment.spec import SpecError, resolve
 
 SPEC = resolve({"task": "synthetic", "trials": 2, "seed": 7, "rounds": 9, "every": 3, "hparams": {"lr": 0.25}})
 EXPECTED = {
-    "lr", "epochs", "batch", "agreement", "alignment", "loss", "gradients", "bytes_up", "bytes_down", "rejected",
-    "rolled_back", "test/accuracy", "test/loss",
+    "lr", "epochs", "batch", "agreement", "alignment", "gain", "loss", "gradients", "bytes_up", "bytes_down",
+    "rejected", "rolled_back", "test/accuracy", "test/loss",
 }  # fmt: skip
 
 
@@ -29,6 +29,7 @@ def row(number, trial, **other):
         "next_batch": 1.0,
         "agreement": -0.5,
         "alignment": 0.125,
+        "gain": 0.375,
         "loss": 2.0,
         "metrics": {"accuracy": number / 16, "loss": 1.25},
         "gradients": 100 * number,
@@ -67,7 +68,7 @@ def mlflow(out, trial):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{out / 'mlflow' / 'mlflow.db'}")
-    (experiment,) = (e for e in client.search_experiments() if e.name == "synthetic-fathom")
+    (experiment,) = (e for e in client.search_experiments() if e.name == "synthetic-plumb")
     runs = client.search_runs([experiment.experiment_id])
     (run,) = (run for run in runs if run.info.run_name == f"trial {trial + 1}")
     assert len(runs) == 2
@@ -112,7 +113,7 @@ def test_mlflow_reads_what_was_recorded_and_shows_a_run_that_goes_on_once(tmp_pa
         assert points["lr"] == [(n, 0.25 * n + trial) for n in (3, 6, 9)]
         assert points["test/accuracy"] == [(3, 3 / 16), (6, 6 / 16), (9, 9 / 16)]
         assert params["hparams.lr"] == "0.25"
-        assert params["clamp.high.lr"] == "0.5"
+        assert params["clamp.high.lr"] == "1000.0"
 
 
 def test_a_tracker_that_joins_a_run_late_is_told_its_past(tmp_path):

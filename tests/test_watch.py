@@ -151,6 +151,15 @@ def test_a_curve_grows_in_the_browser_while_a_run_goes_on(watched):
 
 
 @browser
+def test_a_report_shows_the_gain_where_a_run_has_it(tmp_path):
+    rows = [rundirs.row(number, 0, 0.5, gain=0.5) for number in (5, 10)]
+    (tmp_path / "page.html").write_text(page.page([read.read(rundirs.write(tmp_path / "a", rows=rows))]))
+    with chromium.Page() as tab:
+        tab.open((tmp_path / "page.html").as_uri(), "document.querySelectorAll('.chart.js-plotly-plot').length === 13")
+        assert tab.errors == []
+
+
+@browser
 def test_a_report_draws_all_charts_and_runs_no_script_of_strangers(tmp_path):
     evil = "</script><script>window.evil = 1</script>" + EVIL.replace("evil()", "window.evil=1")
     runs = [read.read(rundirs.write(tmp_path / "a", [(0.1, 0.5, 0.7)] * 2, task=evil))._replace(name=evil)]
@@ -158,7 +167,7 @@ def test_a_report_draws_all_charts_and_runs_no_script_of_strangers(tmp_path):
     (tmp_path / "page.html").write_text(page.page(runs))
     with chromium.Page(390, 800, phone=True) as tab:
         tab.open((tmp_path / "page.html").as_uri(), "document.querySelectorAll('.chart .main-svg').length > 0")
-        assert tab.evaluate("document.querySelectorAll('.chart.js-plotly-plot').length") == 12
+        assert tab.evaluate("document.querySelectorAll('.chart.js-plotly-plot').length") == 12  # all but the gain
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         tab.evaluate("document.querySelector('#runs input').click()")
         tab.wait("document.querySelector('.chart').data.length === 1")

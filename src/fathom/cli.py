@@ -24,8 +24,8 @@ app = typer.Typer(
 
 @app.callback(
     help="Federated learning that tunes itself while it trains.\n\n"
-    "[bold]fathom run[/bold] trains a small CNN over 300 synthetic writers, with FATHOM adapting the clients' learning "
-    "rate, local epochs and batch size as it goes, and leaves a picture. Nothing needs to be downloaded."
+    "[bold]fathom run[/bold] trains a small CNN over 300 synthetic writers, and finds the clients' learning rate, "
+    "local epochs and batch size as it goes. It leaves a picture. Nothing needs to be downloaded."
 )
 def main() -> None:
     """All commands."""
@@ -37,11 +37,11 @@ def main() -> None:
     "settings: run it again with `fathom run DIR/spec.toml`), records.jsonl, checkpoints, summary.json and curves.png. "
     "A run that was stopped, or killed, goes on with `fathom run --resume DIR`, to the same results.",
     epilog="Examples:\n\n"
-    "  fathom run                                     the embedded task, tuned by FATHOM\n\n"
+    "  fathom run                                     the embedded task, tuned from any start\n\n"
+    "  fathom run --tuner fathom                      the same with FATHOM as in the paper\n\n"
     "  fathom run --tuner fixed                       the same with plain FedAvg\n\n"
-    "  fathom run glyphs --lr 0.05 --trials 3         another start, three trials in one program\n\n"
-    "  fathom run --set tuner.form=printed            the paper's equations as they are typeset\n\n"
-    "  fathom run --set server_opt.name=fedadam       FATHOM with Adam at the server\n\n"
+    "  fathom run glyphs --lr 0.0001 --trials 3       another start, three trials in one program\n\n"
+    "  fathom run --set server_opt.name=fedadam       with Adam at the server\n\n"
     "  fathom run --aggregate median --dropout 0.1    a tenth of the clients vanish, a few may lie\n\n"
     "  fathom run runs/mine/spec.toml                 a run again, from its spec\n\n"
     "  fathom run --resume runs/mine                  a run that was stopped, from where it was",
@@ -52,7 +52,11 @@ def run(
     ] = None,
     tuner: Annotated[
         str | None,
-        typer.Option(help="What moves the hyperparameters (see `fathom tuners`); `fixed` is FedAvg."),
+        typer.Option(
+            help="What moves the hyperparameters (see `fathom tuners`): `plumb` works from any start, `fathom` is the "
+            "paper's, `fixed` is FedAvg.",
+            show_default="plumb; fathom with --aggregate private",
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication.")] = None,
     cohort: Annotated[int | None, typer.Option(help="Clients sampled each round.")] = None,

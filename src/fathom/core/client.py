@@ -12,8 +12,8 @@ import optax
 
 from fathom.core.aggregate import Aggregator
 from fathom.core.plan import Slots, shuffle
-from fathom.core.trees import cosine, dot
-from fathom.core.types import Array, Batch, Form, Key, Order, Params, State, Task
+from fathom.core.trees import cosine, divide, dot, weighted_mean
+from fathom.core.types import Array, Batch, ClientStats, Form, Key, Order, Params, State, Task
 
 SEEN = 1e-3  # of a loss: a smaller change may be rounding, where products have three digits (TF32)
 HUGE = 1e30  # what a client foretells at most, so that sums over clients stay finite
@@ -184,6 +184,12 @@ def _look(job: Job, check: Check) -> Check:
     gained = check.before - check.loss / jnp.maximum(job.batch, 1)
     gained = jnp.clip(jnp.nan_to_num(gained, nan=-jnp.inf), -check.foretold, check.foretold)
     return check._replace(gained=jnp.where(check.foretold <= SEEN * jnp.abs(check.before), check.foretold, gained))
+
+
+def gain(clients: ClientStats) -> Array:
+    """What the last steps of a round's clients brought, over what they were to bring; NaN where that is nothing."""
+    foretold = weighted_mean(clients.foretold, clients.examples)
+    return jnp.where(foretold > 0, divide(weighted_mean(clients.gained, clients.examples), foretold), jnp.nan)
 
 
 def _example(work: Work, job: Job, order: Array, step: Array, seat: Array) -> Array:

@@ -13,7 +13,7 @@ from fathom import optimizers
 from fathom.core import guard as guards
 from fathom.core import lanes
 from fathom.core.aggregate import Aggregator, mean
-from fathom.core.client import Job, Work
+from fathom.core.client import Job, Work, gain
 from fathom.core.plan import ANY_BATCH, Plan, Slots, deal, failures, plan, reach
 from fathom.core.trees import cosine, unit, weighted_mean
 from fathom.core.types import (
@@ -34,12 +34,14 @@ from fathom.core.types import (
     Tuner,
 )
 
+START = HParams(lr=0.1, epochs=1.0, batch=20.0)
+
 
 def federated(
     task: Task,
     *,
     tuner: Tuner,
-    hparams: HParams,
+    hparams: HParams = START,
     client_opt: optax.GradientTransformationExtraArgs | None = None,
     server_opt: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
@@ -50,9 +52,11 @@ def federated(
     """Federated training of `task` from the first `hparams`, steered by `tuner`; FedAvg's steps by default.
 
     The hyperparameters are data: they are an argument and an output of a round, and one compiled program serves them
-    all. `client_opt` is a client step of `fathom.optimizers`, which is told the round's learning rate; an optimizer
-    with a rate of its own, such as `optax.sgd(0.1)`, would not listen to the tuner. `aggregator` is one of
-    `fathom.aggregate`: the weighted mean by default, a robust or a private one.
+    all. `tuners.plumb()` finds its own, whatever the first ones; with another tuner they must suit the task.
+
+    `client_opt` is a client step of `fathom.optimizers`, which is told the round's learning rate; an optimizer with a
+    rate of its own, such as `optax.sgd(0.1)`, would not listen to the tuner. `aggregator` is one of `fathom.aggregate`:
+    the weighted mean by default, a robust or a private one.
 
     A client whose update is not finite, or absurdly long, is left out. With `guard`, a round after which the run would
     diverge is undone: it goes back to its last good state, with half the learning rate (`core/guard.py`). Under a
@@ -135,6 +139,7 @@ def federated(
             loss=loss,
             rejected=rejected,
             rolled_back=bad,
+            gain=gain(stats.clients) if tuner.checks else None,
         )
         return ServerState(**after._asdict(), round=state.round + 1, key=state.key, guard=learned), info
 

@@ -114,6 +114,7 @@ class RoundInfo(NamedTuple):
     loss: Array  # weighted mean of the clients' training loss; NaN if clients answered, and none could be used
     rejected: Array  # int32: clients whose update was set aside
     rolled_back: Array  # bool: the round was undone, and the run set back to an earlier one
+    gain: Any = None  # what clients' last steps brought, over what they were to bring; None where no tuner asks
 
 
 class Algorithm(NamedTuple):

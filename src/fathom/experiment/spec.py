@@ -82,7 +82,8 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
             raise SpecError(f"a spec has no key {key!r}; it takes {_names(known)}.{_near(key, known)}")
     task = _named(raw, "task", {name: entry.load for name, entry in tasks.TASKS.items()}, "glyphs")
     defaults = tasks.TASKS[task["name"]].defaults
-    tuner = _named(raw, "tuner", tuners.TUNERS, "fathom")
+    aggregate = _named(raw, "aggregate", AGGREGATORS, "mean")
+    tuner = _named(raw, "tuner", tuners.TUNERS, "fathom" if aggregate["name"] == "private" else "plumb")
     high = defaults.high._replace(lr=tuners.SELF_BOUND.get(tuner["name"], defaults.high.lr))
     spec = Spec(
         rounds=_whole(raw, "rounds", defaults.rounds, least=1),
@@ -98,7 +99,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         clamp=_clamp(raw, tuner["name"], high),
         client_opt=_named(raw, "client_opt", optimizers.CLIENT, "sgd"),
         server_opt=_named(raw, "server_opt", optimizers.SERVER, "fedavg"),
-        aggregate=_named(raw, "aggregate", AGGREGATORS, "mean"),
+        aggregate=aggregate,
         guard=_switch(raw, "guard", True),
         dropout=_chance(raw, "dropout"),
         stragglers=_chance(raw, "stragglers"),
@@ -177,7 +178,13 @@ def _named(raw: Mapping[str, Any], part: str, choices: Mapping[str, Callable], d
         raise SpecError(f"{part}={table!r} is neither a name nor a table; give one of {_names(choices)}.")
     name = table.get("name", default)
     given = {key: value for key, value in table.items() if key != "name"}
-    return {"name": name, **arguments(f"[{part}] {name}", choose(part, name, choices), given)}
+    function = choose(part, name, choices)
+    for key in given:
+        owners = [other for other, made in choices.items() if key in inspect.signature(made).parameters]
+        if owners and name not in owners:
+            hint = f"it belongs to {_names(owners)} ({part}.name={owners[0]})"
+            raise SpecError(f"[{part}] {name} has no option {key!r}; {hint}.")
+    return {"name": name, **arguments(f"[{part}] {name}", function, given)}
 
 
 def choose(part: str, name: Any, choices: Mapping[str, Callable]) -> Callable:

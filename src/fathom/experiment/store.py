@@ -30,7 +30,8 @@ from fathom.finite import finite
 Row = dict[str, Any]
 WHOLE = ("round", "trial", "gradients", "bytes_up", "bytes_down", "rejected")  # fields of a row, by what they hold
 NUMBERS = (
-    "lr", "epochs", "batch", "next_lr", "next_epochs", "next_batch", "agreement", "alignment", "loss", "seconds"
+    "lr", "epochs", "batch", "next_lr", "next_epochs", "next_batch", "agreement", "alignment", "gain", "loss",
+    "seconds",
 )  # fmt: skip
 FIELDS = {*WHOLE, *NUMBERS, "metrics", "clients", "rolled_back"}
 
@@ -75,6 +76,7 @@ def row(record: Record) -> Row:
         **{f"next_{name}": _mean(value) for name, value in record.next_hparams._asdict().items()},
         "agreement": record.agreement,
         "alignment": record.alignment,
+        "gain": record.gain,
         "loss": record.loss,
         "metrics": record.metrics,
         "gradients": record.gradients,

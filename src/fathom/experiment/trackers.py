@@ -22,8 +22,8 @@ from fathom.experiment.spec import Spec, SpecError
 Row = dict[str, Any]
 Log = Callable[[Row], None]
 NUMBERS = (
-    "lr", "epochs", "batch", "agreement", "alignment", "loss", "gradients", "bytes_up", "bytes_down", "rejected",
-    "rolled_back",
+    "lr", "epochs", "batch", "agreement", "alignment", "gain", "loss", "gradients", "bytes_up", "bytes_down",
+    "rejected", "rolled_back",
 )  # fmt: skip
 
 

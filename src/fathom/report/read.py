@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 LAST = 5  # recorded rounds whose clients are kept
 WHOLE = ("round", "trial", "gradients", "bytes_up", "bytes_down", "rejected")
-NUMBERS = ("lr", "epochs", "batch", "agreement", "alignment", "loss", "seconds")
+NUMBERS = ("lr", "epochs", "batch", "agreement", "alignment", "gain", "loss", "seconds")
 SPEC = {"rounds": int, "cohort": int, "trials": int, "seed": int, "every": int, "target": float}
 FILES = ("spec.toml", "records.jsonl", "summary.json")
 LARGEST = 2**24  # bytes of a spec, of a summary and of one line of the records

@@ -13,7 +13,7 @@ BINS = 14
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 COSTS = ("gradients", "bytes")
-CURVES = ("accuracy", "lr", "epochs", "batch", "steps", "agreement", "alignment")
+CURVES = ("accuracy", "lr", "epochs", "batch", "steps", "agreement", "alignment", "gain")
 
 
 def style(place: int) -> dict[str, str]:

@@ -26,14 +26,16 @@ CURVES = (
     ("batch size", "batch", "{:.1f}"),
     ("agreement", "agreement", "{:+.2f}"),
     ("alignment", "alignment", "{:+.2f}"),
+    ("gain", "gain", "{:+.2f}"),
 )
 MEANING = {
     "accuracy": "of the global model, on held-out examples",
-    "lr": "rises while successive updates agree",
+    "lr": "rises while updates agree and steps keep their promise",
     "epochs": "passes of a client over its data, per round",
     "batch": "shrinks while local gradients stay aligned",
     "agreement": "cosine of this update with the past ones (-H)",
     "alignment": "least cosine along the clients' paths (-G)",
+    "gain": "what clients' last steps brought, over what they promised",
 }
 
 
@@ -109,6 +111,8 @@ class View:
         table.add_column(style="dim", overflow="fold")
         for label, name, form in CURVES:
             values = [v for v in (_value(row, name) for row in self.rows) if v is not None and isfinite(v)]
+            if name == "gain" and not values:  # most tuners do not ask
+                continue
             table.add_row(label, form.format(values[-1]) if values else "-", sparkline(values), MEANING[name])
         parts: list[RenderableType] = [self.progress, Text(), table]
         if not self.rows:
@@ -170,10 +174,11 @@ def summary(console: Console, result: Row, out: str) -> None:
 
 def _line(row: Row, trials: int) -> str:
     trial = f"trial {row['trial'] + 1}  " if trials > 1 else ""
+    gain = "" if row.get("gain") is None else f"gain {row['gain']:+.2f}  "
     return (
         f"{trial}round {row['round']:>4}  accuracy {row['metrics']['accuracy']:.3f}  lr {row['lr']:.4f}  "
         f"E {row['epochs']:.2f}  B {row['batch']:.1f}  agreement {row['agreement']:+.2f}  "
-        f"alignment {row['alignment']:+.2f}  {row['seconds']:.0f}s"
+        f"alignment {row['alignment']:+.2f}  {gain}{row['seconds']:.0f}s"
     )
 
 

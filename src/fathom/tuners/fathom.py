@@ -19,7 +19,7 @@ def fathom(
     batch_rate: float = 0.1,
     smoothing: float = 0.5,
 ) -> Tuner:
-    """Adapt lr, E and B while the model trains, by normalised exponentiated hypergradient steps.
+    """The paper's: adapt lr, E and B from a good start, by normalised exponentiated hypergradient steps.
 
     `form="reference"` is what the paper's Table 1 was made with, `form="printed"` the equations as typeset.
     `lr_rate`, `epochs_rate`, `batch_rate` are gamma_eta, gamma_E, gamma_B; `smoothing` is alpha.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fathom.core.client import gain
 from fathom.core.plan import EASE
 from fathom.core.trees import cosine, divide, dot, unit, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tuner
@@ -39,7 +40,7 @@ def plumb(
     batch_rate: float = 2.0,
     smoothing: float = 0.9,
 ) -> Tuner:
-    """Adapt lr, E and B from any start, with FATHOM's signals and two more.
+    """Adapt lr, E and B from any start: FATHOM's signals and two more. The default of `fathom run`; ours.
 
     Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
     Where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
@@ -103,11 +104,10 @@ def verdict(stats: RoundStats, number: Array) -> Array:
     the round, from 1; in the first ones less than LITTLE_AT_FIRST is too little.
     """
     little = jnp.where(number <= EASE, LITTLE_AT_FIRST, LITTLE)
-    foretold = weighted_mean(stats.clients.foretold, stats.clients.examples)
-    gain = divide(weighted_mean(stats.clients.gained, stats.clients.examples), foretold)
-    longer = -jnp.log(jnp.clip((1 - gain) / (1 - MUCH), jnp.exp(-LEAP), 1.0))
-    shorter = jnp.clip((little - gain) / little, 0.0, 1.0)
-    return jnp.where(foretold > 0, longer - shorter, 0.0)  # 0 where nobody answered
+    found = gain(stats.clients)
+    longer = -jnp.log(jnp.clip((1 - found) / (1 - MUCH), jnp.exp(-LEAP), 1.0))
+    shorter = jnp.clip((little - found) / little, 0.0, 1.0)
+    return jnp.where(jnp.isnan(found), 0.0, longer - shorter)  # 0 where nobody answered
 
 
 def mean_size(stats: RoundStats) -> Array:

@@ -16,6 +16,7 @@ const CHARTS = {
   signals: [
     { y: "agreement", x: "round", title: "Agreement", told: "cosine of the update with past ones; above 0, FATHOM raises the learning rate" },
     { y: "alignment", x: "round", title: "Alignment", told: "least cosine along clients' paths; above 0, FATHOM shrinks the batch" },
+    { y: "gain", x: "round", title: "Gain", told: "what clients' last steps brought, over what they promised; near 1 steps are too short, near 0 too long" },
   ],
   clients: [
     { y: "loss", title: "Training loss of a client", told: "" },
@@ -114,7 +115,7 @@ function layout(chart, runs) {
     made.shapes = targets.map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { width: 1, color: "#888" } }));
     made.annotations = targets.map((y) => ({ xref: "paper", x: 0.01, y, xanchor: "left", yanchor: "bottom", showarrow: false,
       text: `target ${+(100 * y).toPrecision(4)}%`, font: { size: 11, color: "#555" } }));
-  } else if (chart.y === "agreement" || chart.y === "alignment") {
+  } else if (chart.y === "agreement" || chart.y === "alignment" || chart.y === "gain") {
     const low = Math.min(0, ...values), high = Math.max(0, ...values), room = 0.06 * (high - low || 1);
     Object.assign(made.yaxis, { zerolinewidth: 2, range: [low - room, high + room] });
   } else {
@@ -144,6 +145,9 @@ function place() {
 function draw(runs, clients, hidden) {
   for (const chart of Object.values(CHARTS).flat()) {
     if (!chart.box) continue;
+    const asked = chart.y !== "gain" || runs.some((run) => run.curves.gain.mean.some((v) => v !== null)); // most tuners do not ask
+    chart.box.parentElement.hidden = !asked;
+    if (!asked) continue;
     const shown = runs.filter((run) => !hidden.has(run.name));
     const traces = chart.x ? shown.flatMap((run) => curve(run, chart)) : shown.map((run) => bars(run, runs.indexOf(run), chart, clients, shown.length > 3));
     Plotly.react(chart.box, traces, layout(chart, shown), CONFIG);
