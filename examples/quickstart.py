@@ -1,4 +1,4 @@
-"""Train a small CNN over 300 synthetic writers while FATHOM tunes it: `python examples/quickstart.py`."""
+"""Train a small CNN over 300 synthetic writers while it tunes itself: `python examples/quickstart.py`."""
 
 import os
 
@@ -12,8 +12,7 @@ jax.config.update("jax_num_cpu_devices", os.cpu_count())  # one client per core 
 task, federation, test = fathom.tasks.load("glyphs")
 algorithm = fathom.federated(
     task,
-    tuner=fathom.tuners.clamp(fathom.tuners.fathom()),
-    hparams=fathom.HParams(lr=0.1, epochs=1.0, batch=20.0),
+    tuner=fathom.tuners.plumb(),
     client_opt=fathom.optimizers.sgd(),
     server_opt=optax.sgd(1.0),
 )
