@@ -14,6 +14,7 @@ import pytest
 from fathom.tasks import TASKS
 
 FATHOM = [sys.executable, "-m", "fathom"]
+PRIVATE = ["--aggregate", "private", "--set", "aggregate.clip=1.0", "--set", "aggregate.noise=1.0"]
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "fathom"
 ENVIRONMENT = {**os.environ, "FATHOM_CACHE": str(CACHE), "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -88,6 +89,10 @@ def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path, 
             "cohort=101 exceeds the 100 clients of 'synthetic'; lower `cohort`.",
         ),
         (["run", "--set", "tuner.lr_rte=1"], "[tuner] plumb has no option 'lr_rte'"),
+        (
+            ["run", "synthetic", "--tuner", "plumb", *PRIVATE],
+            "[tuner] plumb: it needs what clients' last",
+        ),
         (["run", "nowhere.toml"], "nowhere.toml: there is no such file"),
         (["run", "--lr", "nan"], "[hparams] lr="),
     ],

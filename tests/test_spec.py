@@ -49,9 +49,10 @@ def test_a_schedule_is_spelled_by_name():
         ({"task": "glyph"}, "there is no task 'glyph'; choose from glyphs, synthetic, "),
         ({"tuner": "fahtom"}, "there is no tuner 'fahtom'; choose from fathom, plumb, fixed, schedule. Did you mean"),
         ({"tuner": {"name": "fathom", "lr_rat": 1.0}}, "[tuner] fathom has no option 'lr_rat'; it takes form, lr_rate"),
-        ({"tuner": {"name": "fixed", "lr_rate": 1.0}}, "has no option 'lr_rate'; it belongs to fathom, plumb (tuner"),
+        ({"tuner": {"name": "fixed", "lr_rate": 1.0}}, "it takes none. 'lr_rate' is an option of fathom, plumb."),
         ({"tuner": {"name": "fixed", "rate": 1.0}}, "[tuner] fixed has no option 'rate'; it takes none."),
-        ({"tuner": {"form": "printed"}}, "plumb has no option 'form'; it belongs to fathom (tuner.name=fathom)."),
+        ({"tuner": {"form": "printed"}}, "[tuner] plumb has no option 'form'; it takes check_rate, lr_rate"),
+        ({"tuner": {"form": "printed"}}, "smoothing. 'form' is an option of fathom."),
         ({"tuner": {"name": "fathom", "form": "prined"}}, "form='prined' is not known; choose from reference"),
         ({"tuner": {"lr_rate": "fast"}}, "[tuner] plumb: lr_rate='fast' must be a finite number."),
         ({"tuner": 3}, "tuner=3 is neither a name nor a table"),
@@ -142,3 +143,14 @@ def test_unreadable_specs_are_refused(tmp_path):
 
 def test_specs_are_plain_data():
     assert dataclasses.is_dataclass(resolve({}))
+
+
+def test_a_tuner_brings_its_own_box_unless_one_was_asked_for():
+    raw = tomllib.loads(resolve({"task": "synthetic", "tuner": "plumb"}).toml())
+    specs.change_tuner(raw, "fathom")
+    assert resolve(raw) == resolve({"task": "synthetic", "tuner": "fathom"})
+    specs.change_tuner(raw, "plumb")
+    assert resolve(raw) == resolve({"task": "synthetic", "tuner": "plumb"})
+    raw = {"task": "synthetic", "tuner": "plumb", "clamp": {"high": {"lr": 0.2}}}
+    specs.change_tuner(raw, "fathom")
+    assert resolve(raw).clamp["high"]["lr"] == 0.2

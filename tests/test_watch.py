@@ -172,4 +172,6 @@ def test_a_report_draws_all_charts_and_runs_no_script_of_strangers(tmp_path):
         tab.evaluate("document.querySelector('#runs input').click()")
         tab.wait("document.querySelector('.chart').data.length === 1")
         assert tab.evaluate("window.evil === undefined && !document.querySelector('img:not([src^=data])')")
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        tab.wait("[...document.querySelectorAll('.js-plotly-plot')].every(chart => chart._fullLayout.width === 335)")
         assert tab.errors == []

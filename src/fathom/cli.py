@@ -131,20 +131,21 @@ def run(
         "stragglers": stragglers,
         "aggregate": aggregate,
         "guard": guard,
-        "tuner": tuner,
     }
     start = {"lr": lr, "epochs": epochs, "batch": batch}
     try:
         if not checkpoint_every >= 0:
             raise specs.SpecError(f"--checkpoint-every {checkpoint_every:g} must be at least 0 seconds.")
         if resume:
-            given = {"TASK": task, **settings, **start, "out": out, "set": set_}
+            given = {"TASK": task, **settings, "tuner": tuner, **start, "out": out, "set": set_}
             _refuse(f"--resume goes on with the settings of {resume}", given)
             spec = specs.resolve(specs.read(resume / "spec.toml"))
         else:
             _refuse("there is no run to go on with; name its directory with --resume", {"from": from_})
             raw = specs.read(Path(task)) if task and task.endswith(".toml") else {"task": task or "glyphs"}
             raw |= {key: value for key, value in settings.items() if value is not None}
+            if tuner is not None:
+                specs.change_tuner(raw, tuner)
             for key, value in start.items():
                 if value is not None:
                     specs.set_option(raw, f"hparams.{key}={value!r}")

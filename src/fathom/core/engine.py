@@ -77,7 +77,7 @@ class Record(NamedTuple):
     metrics: dict[str, float] | None  # on the test set; None between evaluations
     seconds: float
     rejected: int = 0  # updates that were not finite, or absurdly long, and were set aside
-    gain: float | None = None  # what clients' last steps brought, over what they promised; None where no tuner asks
+    gain: float | None = None  # what clients' last steps brought, over what they promised; None if none did, or told
     rolled_back: bool = False  # the round was undone: the run went back to its last good state, with half the lr
     snapshot: Snapshot | None = None  # of all trials, with the last one's record; None where none was asked for
 
@@ -338,7 +338,7 @@ def _record(
         metrics=None if metrics is None else {name: float(v[trial]) for name, v in metrics.items()},
         seconds=seconds,
         rejected=totals.rejected[trial],
-        gain=None if info.gain is None else float(info.gain[trial]),
+        gain=None if info.gain is None or math.isnan(info.gain[trial]) else float(info.gain[trial]),
         rolled_back=bool(info.rolled_back[trial]),
     )
 

@@ -71,14 +71,9 @@ def federated(
     """
     aggregator = aggregator or mean()
     guard = guard and aggregator.privacy is None
-    if tuner.per_client and aggregator.privacy is not None:
-        raise ValueError(
-            "this tuner needs each client's own numbers, which a private aggregator hides; choose another."
-        )
-    if tuner.checks and aggregator.privacy is not None:
-        raise ValueError(
-            "this tuner needs what clients' last steps brought, which a private aggregator hides; choose another."
-        )
+    if aggregator.privacy is not None and (tuner.per_client or tuner.checks):
+        needs = "each client's own numbers" if tuner.per_client else "what clients' last steps brought"
+        raise ValueError(f"it needs {needs}, which a private aggregator hides; choose another tuner, such as fathom.")
     client_step = client_opt or optimizers.sgd()
     server_step = optax.with_extra_args_support(server_opt or optax.sgd(1.0))
 

@@ -84,7 +84,6 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
     defaults = tasks.TASKS[task["name"]].defaults
     aggregate = _named(raw, "aggregate", AGGREGATORS, "mean")
     tuner = _named(raw, "tuner", tuners.TUNERS, "fathom" if aggregate["name"] == "private" else "plumb")
-    high = defaults.high._replace(lr=tuners.SELF_BOUND.get(tuner["name"], defaults.high.lr))
     spec = Spec(
         rounds=_whole(raw, "rounds", defaults.rounds, least=1),
         cohort=_whole(raw, "cohort", defaults.cohort, least=1),
@@ -96,7 +95,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         task=task,
         hparams=_hparams(raw, "hparams", defaults.hparams),
         tuner=tuner,
-        clamp=_clamp(raw, tuner["name"], high),
+        clamp=_clamp(raw, tuner["name"], _highest(task["name"], tuner["name"])),
         client_opt=_named(raw, "client_opt", optimizers.CLIENT, "sgd"),
         server_opt=_named(raw, "server_opt", optimizers.SERVER, "fedavg"),
         aggregate=aggregate,
@@ -120,17 +119,16 @@ def build(spec: Spec) -> tuple[Algorithm, Federation, Batch]:
     tuner = _make("tuner", tuners.TUNERS, options)
     if spec.clamp:
         tuner = tuners.clamp(tuner, HParams(**spec.clamp["low"]), HParams(**spec.clamp["high"]))
-    algorithm = federated(
-        task,
-        tuner=tuner,
-        hparams=HParams(**spec.hparams),
-        client_opt=_make("client_opt", optimizers.CLIENT, spec.client_opt),
-        server_opt=_make("server_opt", optimizers.SERVER, spec.server_opt),
-        aggregator=_make("aggregate", AGGREGATORS, spec.aggregate),
-        guard=spec.guard,
-        dropout=spec.dropout,
-        stragglers=spec.stragglers,
-    )
+    parts = {
+        "client_opt": _make("client_opt", optimizers.CLIENT, spec.client_opt),
+        "server_opt": _make("server_opt", optimizers.SERVER, spec.server_opt),
+        "aggregator": _make("aggregate", AGGREGATORS, spec.aggregate),
+    }
+    switches = {"guard": spec.guard, "dropout": spec.dropout, "stragglers": spec.stragglers}
+    try:
+        algorithm = federated(task, tuner=tuner, hparams=HParams(**spec.hparams), **parts, **switches)
+    except ValueError as error:  # parts that do not go together
+        raise SpecError(f"[tuner] {spec.tuner['name']}: {error}") from error
     return algorithm, federation, test
 
 
@@ -138,7 +136,7 @@ def set_option(raw: Table, assignment: str) -> None:
     """Put `key=value` into a spec's tables; dots lead into them, and the value is read as TOML or else as text."""
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip() or key.count(".") > DEEP:
-        raise SpecError(f"--set {assignment!r} is not of the form key=value, such as tuner.form=printed.")
+        raise SpecError(f"--set {assignment!r} is not of the form key=value, such as hparams.lr=0.05.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -155,6 +153,22 @@ def set_option(raw: Table, assignment: str) -> None:
         if not isinstance(table, dict):
             raise SpecError(f"--set {assignment!r}: {parent!r} is a value and has no key {last!r}.")
     table[last] = value
+
+
+def change_tuner(raw: Table, tuner: str) -> None:
+    """Put another tuner into a spec's tables. A box that is only what is usual for the one before goes with that."""
+    task, before = (part.get("name") if isinstance(part, dict) else part for part in map(raw.get, ("task", "tuner")))
+    if isinstance(task, str) and task in tasks.TASKS and isinstance(before, str) and before in tuners.TUNERS:
+        highest = _highest(task, before)
+        if _clamp(raw, before, highest) == _clamp({}, before, highest):
+            raw.pop("clamp", None)
+    raw["tuner"] = tuner
+
+
+def _highest(task: str, tuner: str) -> HParams:
+    """The upper end of the box that is usual for a tuner on a task."""
+    high = tasks.TASKS[task].defaults.high
+    return high._replace(lr=tuners.SELF_BOUND.get(tuner, high.lr))
 
 
 def _check_size(where: str, value: Any, deep: int = 0) -> None:
@@ -179,12 +193,7 @@ def _named(raw: Mapping[str, Any], part: str, choices: Mapping[str, Callable], d
     name = table.get("name", default)
     given = {key: value for key, value in table.items() if key != "name"}
     function = choose(part, name, choices)
-    for key in given:
-        owners = [other for other, made in choices.items() if key in inspect.signature(made).parameters]
-        if owners and name not in owners:
-            hint = f"it belongs to {_names(owners)} ({part}.name={owners[0]})"
-            raise SpecError(f"[{part}] {name} has no option {key!r}; {hint}.")
-    return {"name": name, **arguments(f"[{part}] {name}", function, given)}
+    return {"name": name, **arguments(f"[{part}] {name}", function, given, choices)}
 
 
 def choose(part: str, name: Any, choices: Mapping[str, Callable]) -> Callable:
@@ -194,13 +203,18 @@ def choose(part: str, name: Any, choices: Mapping[str, Callable]) -> Callable:
     return choices[name]
 
 
-def arguments(where: str, function: Callable, given: Mapping[str, Any]) -> Table:
-    """The arguments of a function: those given, checked, and the defaults of the others."""
+def arguments(where: str, function: Callable, given: Mapping[str, Any], others: Mapping[str, Callable] = {}) -> Table:
+    """The arguments of a function: those given, checked, and the defaults of the others.
+
+    Where one is not this function's, the message says which of the `others` has it.
+    """
     parameters = inspect.signature(function).parameters
     for key, value in given.items():
         if key not in parameters:
             takes = f"it takes {_names(parameters)}" if parameters else "it takes none"
-            raise SpecError(f"{where} has no option {key!r}; {takes}.{_near(key, parameters)}")
+            owners = [other for other, made in others.items() if key in inspect.signature(made).parameters]
+            owned = f" {key!r} is an option of {_names(owners)}." if owners else ""
+            raise SpecError(f"{where} has no option {key!r}; {takes}.{_near(key, parameters)}{owned}")
         _check_type(f"{where}: {key}", value, parameters[key])
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
     if missing:

@@ -130,7 +130,11 @@ SECTIONS: tuple[Section, ...] = (
         "Hyperparameters",
         "What clients were asked to do in each round, and how many steps that made. These axes need not begin at 0.",
     ),
-    _charts("signals", "Signals", "The two cosines that FATHOM steers by. They are measured whatever the tuner."),
+    _charts(
+        "signals",
+        "Signals",
+        "The two cosines that FATHOM steers by, measured whatever the tuner; and the gain, where a tuner asks for it.",
+    ),
     _clients,
     bound.section,
     _table(tables.trouble),

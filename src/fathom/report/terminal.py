@@ -32,7 +32,7 @@ MEANING = {
     "accuracy": "of the global model, on held-out examples",
     "lr": "rises while updates agree and steps keep their promise",
     "epochs": "passes of a client over its data, per round",
-    "batch": "shrinks while local gradients stay aligned",
+    "batch": "examples of a local step",
     "agreement": "cosine of this update with the past ones (-H)",
     "alignment": "least cosine along the clients' paths (-G)",
     "gain": "what clients' last steps brought, over what they promised",

@@ -176,7 +176,7 @@ function swatch(run) {
 // Paper is narrower than a screen: charts take the size that style.css gives them there.
 function printable() {
   const resize = (size) => {
-    for (const chart of Object.values(CHARTS).flat()) if (chart.box) Plotly.relayout(chart.box, size);
+    for (const chart of Object.values(CHARTS).flat()) if (chart.box?._fullLayout) Plotly.relayout(chart.box, size);
   };
   addEventListener("beforeprint", () => resize({ width: 335, height: 215, autosize: false }));
   addEventListener("afterprint", () => resize({ width: null, height: null, autosize: true }));
