@@ -64,10 +64,10 @@ def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0
     return params - here, phi, k_i, (foretold, foretold if foretold <= 1e-3 * loss_before else gained)
 
 
-def verdict(gain, number):
+def verdict(gain, number, clients):
     """How much longer steps should be, from what they brought over what they promised: the logarithm of a factor."""
     if gain > 0.6:
-        return min(np.log(0.4 / max(1 - gain, 1e-30)), 4)
+        return min(np.log(0.4 / max(1 - gain, 1e-30)), 4) * min(clients / 10, 1)  # what few found may be chance
     little = 0.4 if number <= 10 else 0.125  # the first rounds are careful
     return max(gain / little - 1, -1) if gain < little else 0
 
@@ -125,7 +125,8 @@ def run(
                 smaller = min(smaller, np.log(max(held, 1)) / rates[2])
                 batch = held if smaller > 0 else min(batch, 10 * whole)
                 wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
-                longer = rates[0] * max(agree, 0.0) - calmer + 0.5 * verdict(gained / foretold, done + 1) + 0.5 * wider
+                checked = verdict(gained / foretold, done + 1, m)
+                longer = rates[0] * max(agree, 0.0) - calmer + 0.5 * checked + 0.5 * wider
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)
             batch = proposed = batch * np.exp(-rates[2] * smaller)

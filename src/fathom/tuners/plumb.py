@@ -16,6 +16,7 @@ from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tu
 
 MUCH, LITTLE = 0.6, 0.125  # of what was foretold: between them a learning rate is as it should be
 LITTLE_AT_FIRST = 0.4  # in the first rounds, which are careful: a learning rate that starts too high does harm there
+MANY = 10.0  # clients: what fewer of them found may be chance, and makes steps longer in proportion only
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
 COMMON = 0.1  # what clients must have in common, as a cosine: with less of it batches grow
 AMPLE = 10.0  # batches of so many times what clients have grow no further
@@ -100,12 +101,14 @@ def verdict(stats: RoundStats, number: Array) -> Array:
     """How much longer steps should be, as the logarithm of a factor: 0 where they brought LITTLE to MUCH of it all.
 
     Above, what would bring the gain down to MUCH were the loss a parabola, on which 1 - gain grows with the learning
-    rate. Below, as much less as the gain is below LITTLE, down to -1 where steps brought nothing. `number` is that of
-    the round, from 1; in the first ones less than LITTLE_AT_FIRST is too little.
+    rate; in proportion, where clients are not MANY. Below, as much less as the gain is below LITTLE, down to -1 where
+    steps brought nothing. `number` is that of the round, from 1; in the first ones less than LITTLE_AT_FIRST is too
+    little.
     """
     little = jnp.where(number <= EASE, LITTLE_AT_FIRST, LITTLE)
     found = gain(stats.clients)
-    longer = -jnp.log(jnp.clip((1 - found) / (1 - MUCH), jnp.exp(-LEAP), 1.0))
+    sure = jnp.minimum(jnp.sum(stats.clients.examples > 0) / MANY, 1.0)
+    longer = -jnp.log(jnp.clip((1 - found) / (1 - MUCH), jnp.exp(-LEAP), 1.0)) * sure
     shorter = jnp.clip((little - found) / little, 0.0, 1.0)
     return jnp.where(jnp.isnan(found), 0.0, longer - shorter)  # 0 where nobody answered
 
