@@ -1,8 +1,9 @@
-"""Make the pictures of docs/reports.md from two finished runs, with headless Chromium.
+"""Make the pictures of docs/reports.md from finished runs, with headless Chromium.
 
-fathom run --trials 3 --out runs/fathom
+fathom run --trials 3 --out runs/plumb
+fathom run --trials 3 --tuner fathom --out runs/fathom
 fathom run --trials 3 --tuner fixed --out runs/fedavg
-python docs/screenshots.py runs/fathom runs/fedavg docs
+python docs/screenshots.py runs/plumb runs/fathom runs/fedavg docs
 
 For the live page the first run is copied as it was after two thirds of its rounds.
 """
