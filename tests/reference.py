@@ -123,7 +123,8 @@ def run(
                 held, proposed = min(batch, whole), min(proposed, whole)
                 smaller = min(c_loc, max(agree, 0.0), together - 0.1) - 2 * calmer / rates[2]
                 smaller = min(smaller, np.log(max(held, 1)) / rates[2])
-                batch = held if smaller > 0 else min(batch, 10 * whole)
+                batch = held if smaller > 0 else batch
+                smaller = max(smaller, np.log(batch / (10 * whole)) / rates[2])  # batches grow to ten times all of it
                 wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
                 checked = verdict(gained / foretold, done + 1, m)
                 longer = rates[0] * max(agree, 0.0) - calmer + 0.5 * checked + 0.5 * wider

@@ -200,11 +200,18 @@ def test_a_round_of_a_small_client_alone_does_not_change_what_clients_have():
     np.testing.assert_allclose(hparams.batch, 20 * np.exp(-0.6), rtol=1e-5)
 
 
-def test_batches_do_not_grow_for_ever():
+@pytest.mark.parametrize(("batch", "grown"), [(50.0, 50 * np.exp(1.0)), (200.0, 250.0), (1e6, 250.0)])
+def test_batches_grow_no_further_than_ten_times_what_clients_have(batch, grown):
     tuner, past = after_a_round()
-    huge = HPARAMS._replace(batch=jnp.full(4, 1e6))
-    hparams, _ = tuner.update(jax.random.key(0), stats(huge, alignment=-0.5), past)
-    np.testing.assert_allclose(hparams.batch, 250 * np.exp(1.0), rtol=1e-5)
+    large = HPARAMS._replace(batch=jnp.full(4, batch))
+    hparams, _ = tuner.update(jax.random.key(0), stats(large, alignment=-0.5), past)
+    np.testing.assert_allclose(hparams.batch, grown, rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [1.0, -0.1])
+def test_a_memory_that_forgets_nothing_is_refused(smoothing):
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        tuners.plumb(smoothing=smoothing)
 
 
 @pytest.mark.parametrize("alignment", [0.5, -0.5])

@@ -151,6 +151,8 @@ def test_a_tuner_brings_its_own_box_unless_one_was_asked_for():
     assert resolve(raw) == resolve({"task": "synthetic", "tuner": "fathom"})
     specs.change_tuner(raw, "plumb")
     assert resolve(raw) == resolve({"task": "synthetic", "tuner": "plumb"})
+    specs.set_option(raw, "tuner=fathom")
+    assert resolve(raw) == resolve({"task": "synthetic", "tuner": "fathom"})
     raw = {"task": "synthetic", "tuner": "plumb", "clamp": {"high": {"lr": 0.2}}}
     specs.change_tuner(raw, "fathom")
     assert resolve(raw).clamp["high"]["lr"] == 0.2

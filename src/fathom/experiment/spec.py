@@ -152,7 +152,10 @@ def set_option(raw: Table, assignment: str) -> None:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise SpecError(f"--set {assignment!r}: {parent!r} is a value and has no key {last!r}.")
-    table[last] = value
+    if not parents and last == "tuner" and isinstance(value, str):
+        change_tuner(raw, value)
+    else:
+        table[last] = value
 
 
 def change_tuner(raw: Table, tuner: str) -> None:

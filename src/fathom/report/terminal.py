@@ -176,7 +176,7 @@ def _line(row: Row, trials: int) -> str:
     trial = f"trial {row['trial'] + 1}  " if trials > 1 else ""
     gain = "" if row.get("gain") is None else f"gain {row['gain']:+.2f}  "
     return (
-        f"{trial}round {row['round']:>4}  accuracy {row['metrics']['accuracy']:.3f}  lr {row['lr']:.4f}  "
+        f"{trial}round {row['round']:>4}  accuracy {row['metrics']['accuracy']:.3f}  lr {row['lr']:<8.3g}  "
         f"E {row['epochs']:.2f}  B {row['batch']:.1f}  agreement {row['agreement']:+.2f}  "
         f"alignment {row['alignment']:+.2f}  {gain}{row['seconds']:.0f}s"
     )

@@ -60,6 +60,9 @@ def plumb(
     >>> tuner = plumb()
     """
 
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing={smoothing:g} must be at least 0 and below 1, such as 0.9.")
+
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
         nothing = jax.tree.map(jnp.zeros_like, params)
         zero, one = jnp.zeros(()), jnp.ones(())
@@ -75,12 +78,13 @@ def plumb(
         calmer = jnp.clip(-lr_rate * agreement, 0.0, 1 / past.rounds)  # what noise may ask for
 
         common = jnp.minimum(jnp.maximum(agreement, 0.0), together - COMMON)
-        most = jnp.maximum(past.size, mean_size(stats))
+        most = jnp.maximum(past.size, weighted_mean(stats.clients.examples, stats.clients.examples > 0))
         whole = most * jnp.maximum(epochs, 1.0)  # all of a client's work as one batch
         held = jnp.minimum(batch, whole)
         smaller = batch_rate * jnp.minimum(alignment, common) - 2 * calmer  # 2: while batches grow for it, lr stays
         smaller = jnp.minimum(smaller, jnp.log(jnp.maximum(held, 1.0)))
-        size = jnp.where(smaller > 0, held, jnp.minimum(batch, AMPLE * whole)) * jnp.exp(-smaller)
+        size = jnp.where(smaller > 0, held, batch) * jnp.exp(-smaller)
+        size = jnp.minimum(size, AMPLE * whole)
         wider = 0.5 * jnp.log(jnp.minimum(size, whole) / jnp.minimum(past.batch, whole))
 
         longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + check_rate * verdict(stats, past.rounds) + wider
@@ -111,12 +115,6 @@ def verdict(stats: RoundStats, number: Array) -> Array:
     longer = -jnp.log(jnp.clip((1 - found) / (1 - MUCH), jnp.exp(-LEAP), 1.0)) * sure
     shorter = jnp.clip((little - found) / little, 0.0, 1.0)
     return jnp.where(jnp.isnan(found), 0.0, longer - shorter)  # 0 where nobody answered
-
-
-def mean_size(stats: RoundStats) -> Array:
-    """How many examples a client of this round has."""
-    sizes = stats.clients.examples.astype(jnp.float32)
-    return divide(jnp.sum(sizes), jnp.sum(sizes > 0))
 
 
 def likeness(stats: RoundStats, otherwise: Array) -> Array:
