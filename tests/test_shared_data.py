@@ -28,4 +28,4 @@ def test_real_handwriting_is_learned_in_thirty_rounds(tmp_path):
     assert [row["round"] for row in rows] == [10, 20, 30]
     first, second, last = (row["metrics"]["accuracy"] for row in rows)
     assert first < second < last
-    assert last > 0.6  # 0.69 and 0.70 with seeds 0 and 1; one in 62 by chance
+    assert last > 0.7  # 0.75 with seeds 0 and 1; one in 62 by chance
