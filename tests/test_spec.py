@@ -145,14 +145,18 @@ def test_specs_are_plain_data():
     assert dataclasses.is_dataclass(resolve({}))
 
 
-def test_a_tuner_brings_its_own_box_unless_one_was_asked_for():
+def by_set(raw, tuner):
+    specs.set_option(raw, f"tuner={tuner}")
+
+
+@pytest.mark.parametrize("change", [specs.change_tuner, by_set])
+def test_a_tuner_brings_its_own_box_unless_one_was_asked_for(change):
     raw = tomllib.loads(resolve({"task": "synthetic", "tuner": "plumb"}).toml())
-    specs.change_tuner(raw, "fathom")
+    change(raw, "fathom")
     assert resolve(raw) == resolve({"task": "synthetic", "tuner": "fathom"})
-    specs.change_tuner(raw, "plumb")
+    raw = tomllib.loads(resolve(raw).toml())
+    change(raw, "plumb")
     assert resolve(raw) == resolve({"task": "synthetic", "tuner": "plumb"})
-    specs.set_option(raw, "tuner=fathom")
-    assert resolve(raw) == resolve({"task": "synthetic", "tuner": "fathom"})
     raw = {"task": "synthetic", "tuner": "plumb", "clamp": {"high": {"lr": 0.2}}}
-    specs.change_tuner(raw, "fathom")
+    change(raw, "fathom")
     assert resolve(raw).clamp["high"]["lr"] == 0.2
