@@ -105,6 +105,12 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tiny_learning_rate_is_not_shown_as_nothing(tmp_path):
+    done = fathom("run", "synthetic", "--tuner", "fixed", "--lr", "0.0000213", "--rounds", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "lr 2.13e-05 " in done.stdout
+
+
 def test_an_interrupted_run_leaves_a_readable_directory(tmp_path):
     process = subprocess.Popen(
         [*FATHOM, "run", "synthetic", "--rounds", "100000", "--every", "1", "--out", "cut"],
