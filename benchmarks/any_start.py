@@ -1,6 +1,6 @@
-"""From any start: rounds to a target from 18 starts, for `plumb` and `fathom`, beside FedAvg's best of a grid.
+"""From any start: rounds to a target, for `plumb`, which has none, `fathom` from 18, and FedAvg's grid of 24.
 
-A cell is a start (learning rate, batch size) with some trials; all starts with the same batch size run in one program.
+A cell is a start (learning rate, epochs, batch size) with some trials.
 Every run is appended to a file of JSON lines as soon as it has arrived, or has had its rounds, so the work can be split
 over many calls and goes on where it was stopped; `--table` prints what is there.
 
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+PLUMB = (1000.0, 1.0, 4.0)  # where `plumb` begins; it takes no other start
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
 BATCHES = (4.0, 20.0, 256.0)
 GRID = (0.3, 1.0, 3.0, 10.0)  # times the task's usual learning rate; with 1, 2 and 4 epochs, and batches of 4 and 20
@@ -142,6 +143,8 @@ def starts(method: str, middle: float, batches: list[float] | None) -> list[list
         each = [
             [(middle * times, epochs, batch) for times in GRID for epochs in (1.0, 2.0, 4.0)] for batch in (4.0, 20.0)
         ]
+    elif method == "plumb":
+        each = [[tuple(PLUMB)]]
     else:
         each = [[(lr, 1.0, batch) for batch in BATCHES for lr in RATES]]
     kept = ([cell for cell in cells if batches is None or cell[2] in batches] for cells in each)
@@ -165,7 +168,9 @@ def run(
     test = test.get("test", test) if isinstance(test, dict) else test
 
     def made(lr: float, epochs: float, batch: float) -> Any:
-        return fathom.federated(task, tuner=make(), hparams=fathom.HParams(lr, epochs, batch))
+        tuner = make()
+        start = fathom.HParams(lr, epochs, batch) if tuner.first is None else None
+        return fathom.federated(task, tuner=tuner, hparams=start)
 
     algorithm = made(*runs[0][:3])
     keys = jnp.stack([jax.random.key(seed) for *_, seed in runs])
@@ -231,7 +236,7 @@ def measure(args: argparse.Namespace) -> None:
     args.target, args.rounds = args.target or usual_target, args.rounds or usual_rounds
     bound = fathom.HParams(0.5, 10.0, 5096.0)  # as the paper's runs had it; `plumb` needs none on lr
     makers = {
-        "plumb": lambda: fathom.tuners.clamp(fathom.tuners.plumb(), high=bound._replace(lr=1000.0)),
+        "plumb": lambda: fathom.tuners.clamp(fathom.tuners.plumb(), high=bound._replace(lr=PLUMB[0])),
         "fathom": lambda: fathom.tuners.clamp(fathom.tuners.fathom(), high=bound._replace(lr=1.0)),
         "grid": fathom.tuners.fixed,
     }

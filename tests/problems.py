@@ -57,9 +57,10 @@ def flat(params):
 
 
 def algorithm(tuner=None, lr=0.1, epochs=1.0, batch=8.0, task=None, **options):
+    """A run from these first values, also of a tuner that would have its own."""
     return fathom.federated(
         task or logistic(),
-        tuner=tuner or fathom.tuners.fathom(),
+        tuner=(tuner or fathom.tuners.fathom())._replace(first=None),
         hparams=HParams(lr, epochs, batch),
         **options,
     )

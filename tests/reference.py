@@ -64,11 +64,11 @@ def client(params, x, y, lr, epochs, batch, form="reference", momentum=0.0, mu=0
     return params - here, phi, k_i, (foretold, foretold if foretold <= 1e-3 * loss_before else gained)
 
 
-def verdict(gain, number, clients):
+def verdict(gain, batch, clients):
     """How much longer steps should be, from what they brought over what they promised: the logarithm of a factor."""
     if gain > 0.6:
         return min(np.log(0.4 / max(1 - gain, 1e-30)), 4) * min(clients / 10, 1)  # what few found may be chance
-    little = 0.4 if number <= 10 else 0.125  # the first rounds are careful
+    little = max(0.5 / batch, 0.125)  # to the lowest point of one example, further on larger batches
     return max(gain / little - 1, -1) if gain < little else 0
 
 
@@ -98,7 +98,7 @@ def run(
     proposed, most = batch, 0.0  # the last batch before bounds; the most examples that a round's clients had on average
     agreements, alikes = [], []  # of the rounds so far
     for done, cohort in enumerate(cohorts):
-        reach = 4.0 * min((done + 1) / 10, 1.0)  # the first rounds are careful
+        reach = 4.0 * min((done + 0.5) / 10, 1.0)  # the first rounds are careful
         results = [client(params, *clients[i], lr, epochs, batch, form, reach=reach, **local) for i in cohort]
         nu = np.array([len(clients[i][1]) for i in cohort], float)
         update = sum(n * delta for n, (delta, *_) in zip(nu, results, strict=True)) / nu.sum()
@@ -110,10 +110,12 @@ def run(
             minus_g = c_loc if form == "reference" else lr * c_loc
             longer, more, smaller = rates[0] * c_glob, c_glob + minus_g, minus_g
             if local.get("checks"):
-                agreements.append(c_glob)
+                agreements += [c_glob] if done else []  # the first round has no past to agree with
                 alikes.append(likeness([delta for delta, *_ in results], nu))
-                ages = np.arange(done + 1)[::-1]
-                agree, alike = (np.average(each, weights=alpha**ages) for each in (agreements, alikes))
+                agree, alike = (
+                    np.average(each, weights=alpha ** np.arange(len(each))[::-1]) if each else 1.0
+                    for each in (agreements, alikes)
+                )
                 alike, m = max(alike, 0.0), len(cohort)
                 together = np.sqrt(alike / (alike + (1 - alike) / m))  # the square of one's own is m times less
                 calmer = min(rates[0] * max(-agree, 0.0), 1 / (done + 1))
@@ -126,8 +128,11 @@ def run(
                 batch = held if smaller > 0 else batch
                 smaller = max(smaller, np.log(batch / (10 * whole)) / rates[2])  # batches grow to ten times all of it
                 wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
-                checked = verdict(gained / foretold, done + 1, m)
-                longer = rates[0] * max(agree, 0.0) - calmer + 0.5 * checked + 0.5 * wider
+                checked = 0.5 * verdict(gained / foretold, max(np.minimum(used[2], nu).mean(), 1), m)
+                if done == 0:  # from the longest steps that can be to what they really were
+                    small = gained / foretold < 1 / 3
+                    checked = np.log(max(gained / foretold, 1e-9) * 3) if small else 2 * max(checked, 0.0)
+                longer = rates[0] * max(agree, 0.0) - calmer + checked + 0.5 * wider
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)
             batch = proposed = batch * np.exp(-rates[2] * smaller)

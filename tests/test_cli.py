@@ -35,7 +35,7 @@ def curve(out):
 
 def test_a_run_leaves_a_directory_that_runs_again_to_the_same_records(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "FATHOM_CACHE", str(tmp_path / "cache"))
-    done = fathom("run", "synthetic", "--rounds", "12", "--trials", "2", "--lr", "0.02", cwd=tmp_path)
+    done = fathom("run", "synthetic", "--rounds", "12", "--trials", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "runs" / "synthetic-plumb-1"
     assert files(out) == ["checkpoints", "curves.png", "records.jsonl", "spec.toml", "summary.json"]

@@ -105,8 +105,8 @@ def test_along_a_parabola_no_step_is_longer_than_what_is_still_stable():
 
 
 def test_the_first_rounds_are_careful():
-    came_to = after_one_step(parabola(5.0), [0.01, 1e4], done=0)  # a tenth of the reach
-    np.testing.assert_allclose(came_to, [0.95, 0.8], rtol=1e-5)
+    came_to = after_one_step(parabola(5.0), [0.01, 1e4], done=0)  # a twentieth of the reach
+    np.testing.assert_allclose(came_to, [0.95, 0.9], rtol=1e-5)
 
 
 def test_a_loss_below_zero_bounds_no_step():
@@ -121,23 +121,56 @@ def after_a_round(rounds=1, hparams=HPARAMS, agreement=1.0):
     _, past = tuner.init(jax.random.key(0), hparams, stats().update)
     for _ in range(rounds):
         _, past = tuner.update(jax.random.key(0), stats(), past)
-    return tuner, past._replace(batch=hparams.batch, agreement=jnp.float32(agreement if rounds else 0.0))
+    return tuner, past._replace(batch=hparams.batch, agreement=jnp.float32(agreement))
 
 
 @pytest.mark.parametrize(
-    ("number", "gain", "pull"),
+    ("batch", "gain", "pull"),
     [
-        *((1, 1.0, 4.0), (1, 0.8, np.log(2)), (1, 0.6, 0.0), (1, 0.5, 0.0), (1, 0.4, 0.0), (1, 0.2, -0.5), (1, -1, -1)),
-        *((10, 0.2, -0.5), (11, 0.2, 0.0)),  # the first ten rounds are careful
-        *((20, 0.8, np.log(2)), (20, 0.6, 0.0), (20, 0.125, 0.0), (20, 0.0625, -0.5), (20, 0, -1), (20, -1, -1)),
+        *((20, 1.0, 4.0), (20, 0.8, np.log(2)), (20, 0.6, 0.0), (20, 0.125, 0.0), (20, 0.0625, -0.5), (20, 0, -1)),
+        *((1, 0.5, 0.0), (1, 0.25, -0.5), (1, -1, -1), (2, 0.25, 0.0), (2, 0.125, -0.5)),  # smaller batches: more
+        *((60, 0.125, 0.0), (60, 0.0625, -0.5)),  # of 25 examples
     ],
 )
-def test_the_learning_rate_follows_what_steps_brought(number, gain, pull):
-    tuner, state = after_a_round(0)
-    state = state._replace(rounds=jnp.int32(number))
-    hparams, _ = tuner.update(jax.random.key(0), stats(gain=gain), state)  # no past to agree with
+def test_the_learning_rate_follows_what_steps_brought(batch, gain, pull):
+    hparams = HPARAMS._replace(batch=jnp.full(4, float(batch)))
+    tuner, state = after_a_round(1, hparams, agreement=0.0)
+    now = stats(hparams, scale=0.0, gain=gain, alignment=0.0)  # which agrees with nothing
+    proposal, _ = tuner.update(jax.random.key(0), now, state._replace(likeness=jnp.zeros(())))
     sure = 0.4 if pull > 0 else 1  # four clients: what they found may be chance
-    np.testing.assert_allclose(hparams.lr, 0.1 * np.exp(0.5 * sure * pull), rtol=1e-5)
+    wider = np.sqrt(min(float(proposal.batch[0]), 25) / min(batch, 25))
+    np.testing.assert_allclose(proposal.lr, 0.1 * np.exp(0.5 * sure * pull) * wider, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gain", "found"), [(1e-4, 3e-4), (0.3, 0.9), (1 / 3, 1.0), (0.5, 1.0), (0.8, 2**0.4), (-1.0, 3e-9)]
+)
+def test_the_first_round_tells_how_long_steps_really_were(gain, found):
+    small = HPARAMS._replace(batch=jnp.ones(4))
+    tuner, state = after_a_round(0, small)
+    proposal, _ = tuner.update(jax.random.key(0), stats(small, gain=gain, alignment=0.0), state)
+    np.testing.assert_allclose(proposal.lr, 0.1 * np.exp(0.1) * found, rtol=1e-5)
+
+
+def test_it_has_a_start_of_its_own_and_refuses_another():
+    tuner = tuners.clamp(tuners.plumb(), high=HParams(100.0, 10.0, 5096.0))
+    state = fathom.federated(logistic(), tuner=tuner).init(jax.random.key(0), 3)
+    assert [float(leaf[0]) for leaf in state.hparams] == [100.0, 1.0, 4.0]
+    with pytest.raises(ValueError, match="this tuner has first values of its own"):
+        fathom.federated(logistic(), tuner=tuners.plumb(), hparams=HParams(0.1, 1.0, 20.0))
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e3])
+def test_the_scale_of_the_loss_does_not_matter(scale):
+    task, fed = logistic(), federation(clients(7, [9, 30, 14, 55]))
+    scaled = task._replace(loss=lambda *of: scale * task.loss(*of))
+    ends = []
+    for each in (task, scaled):
+        algo = fathom.federated(each, tuner=tuners.plumb())
+        ends.append(records(algo, fed, 12)[-1])
+    np.testing.assert_allclose(ends[1].next_hparams.lr * scale, ends[0].next_hparams.lr, rtol=1e-2)
+    np.testing.assert_allclose(ends[1].next_hparams.batch, ends[0].next_hparams.batch, rtol=1e-2)
+    np.testing.assert_allclose(ends[1].gain, ends[0].gain, atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +182,7 @@ def test_what_few_clients_found_lengthens_steps_in_proportion(examples, sure):
 
     def found(gain):
         told = stats(gain=gain).clients._replace(examples=jnp.asarray(examples), foretold=there(1), gained=there(gain))
-        return float(verdict(stats()._replace(clients=told), jnp.int32(20)))
+        return float(verdict(stats()._replace(hparams=HParams(*map(there, (0.1, 1, 20))), clients=told)))
 
     assert found(0.8) == pytest.approx(sure * np.log(2), rel=1e-5)
     assert found(0.0625) == pytest.approx(-0.5, rel=1e-5)
@@ -225,10 +258,15 @@ def test_a_batch_that_is_held_moves_the_learning_rate_but_once(alignment):
     np.testing.assert_allclose(hparams.lr, 0.1 * wider, rtol=1e-4)
 
 
-def test_the_first_round_has_no_past_that_batches_could_go_by():
+def test_the_first_round_has_no_past_and_goes_by_what_clients_share():
     tuner, state = after_a_round(0)
-    hparams, _ = tuner.update(jax.random.key(0), stats(), state)
-    np.testing.assert_array_equal(hparams.batch, HPARAMS.batch)
+    hparams, past = tuner.update(jax.random.key(0), of_clients([2.0] * 4), state)
+    together = np.sqrt(4 / 3 / 2)  # of a cosine of 1/3
+    np.testing.assert_allclose(hparams.batch, HPARAMS.batch * np.exp(-2 * (together - 0.1)), rtol=1e-4)
+    np.testing.assert_allclose(hparams.epochs, np.exp(0.5 * 3 * np.sqrt(1 / 3)), rtol=1e-4)
+    assert float(past.agreement) == 1
+    _, past = tuner.update(jax.random.key(0), stats(scale=-1.0), past)
+    np.testing.assert_allclose(past.agreement, -1, rtol=1e-5)  # the first that there is
 
 
 def test_batches_shrink_no_further_than_rounds_agree():
@@ -244,10 +282,17 @@ def test_batches_shrink_no_further_than_rounds_agree():
 
 def test_the_agreement_is_that_of_many_rounds():
     tuner, past = after_a_round(0)
-    scales = (1.0, 1.0, 1.0, -1.0, 1.0, 1.0)  # the past goes on pointing forward; the first round has none
+    scales = (
+        1.0,
+        1.0,
+        1.0,
+        -1.0,
+        1.0,
+        1.0,
+    )  # the past goes on pointing forward; the first round has none
     for scale in scales:
         hparams, past = tuner.update(jax.random.key(0), stats(scale=scale, alignment=0.0), past)
-    mean = np.average([0.0, *scales[1:]], weights=0.9 ** np.arange(6)[::-1])
+    mean = np.average(scales[1:], weights=0.9 ** np.arange(5)[::-1])
     np.testing.assert_allclose(past.agreement, mean, rtol=1e-5)
     past = past._replace(batch=HPARAMS.batch)
     hparams, past = tuner.update(jax.random.key(0), stats(scale=-1.0, alignment=0.9), past)  # one that undoes a part
@@ -406,8 +451,9 @@ def test_from_any_start_the_learning_rate_comes_to_the_same():
     task, federation, _ = fathom.tasks.load("synthetic", clients=30)
     bounded = tuners.clamp(tuners.plumb(), high=HParams(tuners.SELF_BOUND["plumb"], 10.0, 5096.0))  # as in `fathom run`
     ends = {}
-    for lr in (1e-5, 1.0):
-        algo = fathom.federated(task, tuner=bounded, hparams=HParams(lr, 1.0, 10.0))
+    for lr in (1e-5, 1.0, None):  # the last: its own
+        tuner, start = (bounded, None) if lr is None else (bounded._replace(first=None), HParams(lr, 1.0, 10.0))
+        algo = fathom.federated(task, tuner=tuner, hparams=start)
         rates = [record.hparams.lr[0] for record in records(algo, federation, 30, 10)]
         ends[lr] = np.exp(np.mean(np.log(rates[-10:])))
     assert max(ends.values()) < 3 * min(ends.values()), ends

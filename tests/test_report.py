@@ -8,6 +8,7 @@ import time
 
 import pytest
 import typer
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import rundirs
@@ -271,3 +272,13 @@ def test_a_trial_that_stopped_at_its_target_counts_on_with_its_last_values(tmp_p
     assert series.curves(run)["gradients"] == [500, 750]
     assert "counts on with its last values" in tables.results([run]).note
     assert "not compared: trials stopped at their target" in tables.to_markdown(tables.verdicts([run, run]))
+
+
+def test_a_start_far_above_all_that_follows_does_not_flatten_the_curve(tmp_path):
+    rows = [rundirs.row(number, 0, 0.1, lr=1000.0 if number == 1 else 0.1) for number in (1, 2, 3)]
+    start = {"lr": 1000.0, "epochs": 1.0, "batch": 4.0}
+    run = rundirs.write(tmp_path / "run", rows=rows, tuner="plumb", hparams=start)
+    axis = Figure().subplots()
+    curves._panel(axis, "lr", read.read_all([run]))
+    assert axis.get_ylim()[1] < 1
+    assert [text.get_text() for text in axis.texts] == ["0.1"]  # the end, and no line for the start

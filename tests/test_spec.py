@@ -1,6 +1,7 @@
 import dataclasses
 import tomllib
 
+import jax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,8 @@ def test_a_private_run_is_tuned_by_fathom_because_plumb_cannot():
 )
 def test_a_resolved_spec_is_a_fixed_point(task, tuner, lr, epochs, batch, seed):
     hparams = {"lr": lr, "epochs": epochs, "batch": batch}
-    spec = resolve({"task": task, "tuner": tuner, "hparams": hparams, "seed": seed})
+    start = {} if tuner == "plumb" else {"hparams": hparams}
+    spec = resolve({"task": task, "tuner": tuner, **start, "seed": seed})
     assert resolve(tomllib.loads(spec.toml())) == spec
 
 
@@ -76,7 +78,9 @@ def test_a_schedule_is_spelled_by_name():
         ({"hparams": {"epochs": 0}}, "[hparams] epochs=0 must be greater than 0."),
         ({"hparams": {"lr": float("inf")}}, "[hparams] lr=inf must be a finite number."),
         ({"hparams": {"lrr": 1}}, "[hparams] has no 'lrr'; it takes lr, epochs, batch. Did you mean 'lr'?"),
-        ({"hparams": {"lr": 1001.0}}, "lies outside of the tuner's box, 0 to 1000"),
+        ({"hparams": {"lr": 0.05}}, "lr=0.05: plumb finds its learning rate itself, from no start; leave lr out"),
+        ({"hparams": {"batch": 20}}, "such as --tuner fathom. To bound it: --set clamp.high.batch=... (low)."),
+        ({"hparams": {"epochs": 0}, "tuner": "plumb"}, "[hparams] epochs=0 must be greater than 0."),
         ({"hparams": {"lr": 0.7}, "tuner": "fathom"}, "lies outside of the tuner's box, 0 to 0.5"),
         ({"clamp": {"hi": {}}}, "[clamp] has no 'hi'"),
         ({"clamp": {"low": {"lr": 0.9}}, "tuner": "fathom"}, "[clamp] low.lr=0.9 is above high.lr=0.5"),
@@ -160,3 +164,26 @@ def test_a_tuner_brings_its_own_box_unless_one_was_asked_for(change):
     raw = {"task": "synthetic", "tuner": "plumb", "clamp": {"high": {"lr": 0.2}}}
     change(raw, "fathom")
     assert resolve(raw).clamp["high"]["lr"] == 0.2
+
+
+@pytest.mark.parametrize("change", [specs.change_tuner, by_set])
+def test_a_start_stays_with_the_tuner_that_it_was_for(change):
+    raw = {"tuner": "fathom", "hparams": {"lr": 0.05}}
+    change(raw, "plumb")
+    assert resolve(raw) == resolve({})
+    raw = {"tuner": "fathom", "hparams": {"lr": 0.05}}
+    change(raw, "fixed")
+    assert resolve(raw).hparams["lr"] == 0.05
+    raw = {"hparams": {"lr": 0.05}}  # given on its own: it would be ignored
+    change(raw, "plumb")
+    with pytest.raises(SpecError, match="finds its learning rate itself"):
+        resolve(raw)
+
+
+def test_a_tuner_without_a_start_begins_inside_its_box():
+    spec = resolve({"clamp": {"low": {"batch": 16}, "high": {"lr": 2.0}}})
+    assert spec.hparams == {"lr": 2.0, "epochs": 1.0, "batch": 16.0}
+    assert resolve(tomllib.loads(spec.toml())) == spec
+    algorithm, _, _ = specs.build(spec)
+    hparams = algorithm.init(jax.random.key(0), 3).hparams
+    assert [float(leaf[0]) for leaf in hparams] == [2.0, 1.0, 16.0]

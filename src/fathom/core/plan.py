@@ -59,7 +59,7 @@ def reach(done: Array) -> Array:
     A loss that is never negative and L-smooth has 2 L loss >= |gradient|^2, so that of SGD every learning rate below
     2 / L passes whole. The first rounds allow less: nobody has seen yet whether the first learning rate is sound.
     """
-    return REACH * jnp.minimum((done + 1) / EASE, 1.0)
+    return REACH * jnp.minimum((done + 0.5) / EASE, 1.0)
 
 
 def failures(keys: Key, dropout: float, stragglers: float) -> Array:

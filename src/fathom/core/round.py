@@ -41,7 +41,7 @@ def federated(
     task: Task,
     *,
     tuner: Tuner,
-    hparams: HParams = START,
+    hparams: HParams | None = None,
     client_opt: optax.GradientTransformationExtraArgs | None = None,
     server_opt: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
@@ -52,7 +52,8 @@ def federated(
     """Federated training of `task` from the first `hparams`, steered by `tuner`; FedAvg's steps by default.
 
     The hyperparameters are data: they are an argument and an output of a round, and one compiled program serves them
-    all. `tuners.plumb()` finds its own, whatever the first ones; with another tuner they must suit the task.
+    all. `tuners.plumb()` has its own first ones and takes no others; with another tuner they must suit the task
+    (by default lr 0.1, one epoch, batches of 20).
 
     `client_opt` is a client step of `fathom.optimizers`, which is told the round's learning rate; an optimizer with a
     rate of its own, such as `optax.sgd(0.1)`, would not listen to the tuner. `aggregator` is one of `fathom.aggregate`:
@@ -69,6 +70,9 @@ def federated(
     order=)` does one round; how many lanes work side by side and how their batches are cut into slots changes the time
     it takes and not the result.
     """
+    if tuner.first is not None and hparams is not None:
+        raise ValueError(f"this tuner has first values of its own, so {hparams} would be ignored; leave out `hparams`.")
+    started = hparams or tuner.first or START
     aggregator = aggregator or mean()
     guard = guard and aggregator.privacy is None
     if aggregator.privacy is not None and (tuner.per_client or tuner.checks):
@@ -80,7 +84,7 @@ def federated(
     def init(key: Key, cohort: int) -> ServerState:
         key, params_key, tuner_key = jax.random.split(key, 3)
         params = jax.tree.map(jnp.asarray, task.init(params_key))
-        start = HParams(*(jnp.broadcast_to(jnp.asarray(value, jnp.float32), (cohort,)) for value in hparams))
+        start = HParams(*(jnp.broadcast_to(jnp.asarray(value, jnp.float32), (cohort,)) for value in started))
         first, tuner_state = tuner.init(tuner_key, start, params)
         zeros = jax.tree.map(jnp.zeros_like, params)
         opt, done = server_step.init(params), jnp.zeros((), jnp.int32)
@@ -187,7 +191,7 @@ def federated(
         out = rounds(states, cohorts._replace(examples=cohort.examples), **options)
         return jax.tree.map(lambda leaf: leaf[0], out)
 
-    return Algorithm(init, round, rounds, task, tuner, HParams(*map(_hashable, hparams)), aggregator.privacy)
+    return Algorithm(init, round, rounds, task, tuner, HParams(*map(_hashable, started)), aggregator.privacy)
 
 
 def _hashable(value: Any) -> Any:

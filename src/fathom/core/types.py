@@ -65,6 +65,7 @@ class Tuner(NamedTuple):
 
     init: Callable[[Key, HParams, Params], tuple[HParams, State]]
     update: Callable[[Key, RoundStats, State], tuple[HParams, State]]
+    first: HParams | None = None  # where it starts, of its own; None: from what it is given
     form: Form = "reference"  # how the paper is read where it contradicts itself: rounding of K_i, path of phi_i
     smoothing: float = 0.5  # alpha: memory of the past update that a record's agreement is measured against
     directions: bool = False  # whether that memory is of directions, so that a long update counts no more than others

@@ -26,7 +26,7 @@ from fathom.data import Federation
 from fathom.experiment.spec import Spec, SpecError
 
 FOLDER = "checkpoints"
-FORMAT = 8
+FORMAT = 9
 KEPT = 3
 VERSION = "another version of fathom"
 Facts = dict[str, Any]

@@ -84,6 +84,7 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
     defaults = tasks.TASKS[task["name"]].defaults
     aggregate = _named(raw, "aggregate", AGGREGATORS, "mean")
     tuner = _named(raw, "tuner", tuners.TUNERS, "fathom" if aggregate["name"] == "private" else "plumb")
+    clamp = _clamp(raw, tuner["name"], _highest(task["name"], tuner["name"]))
     spec = Spec(
         rounds=_whole(raw, "rounds", defaults.rounds, least=1),
         cohort=_whole(raw, "cohort", defaults.cohort, least=1),
@@ -93,9 +94,9 @@ def resolve(raw: Mapping[str, Any]) -> Spec:
         target=_target(raw.get("target", defaults.target)),
         stop_at_target=_switch(raw, "stop_at_target", False),
         task=task,
-        hparams=_hparams(raw, "hparams", defaults.hparams),
+        hparams=_start(raw, tuner["name"], clamp, defaults.hparams),
         tuner=tuner,
-        clamp=_clamp(raw, tuner["name"], _highest(task["name"], tuner["name"])),
+        clamp=clamp,
         client_opt=_named(raw, "client_opt", optimizers.CLIENT, "sgd"),
         server_opt=_named(raw, "server_opt", optimizers.SERVER, "fedavg"),
         aggregate=aggregate,
@@ -125,8 +126,9 @@ def build(spec: Spec) -> tuple[Algorithm, Federation, Batch]:
         "aggregator": _make("aggregate", AGGREGATORS, spec.aggregate),
     }
     switches = {"guard": spec.guard, "dropout": spec.dropout, "stragglers": spec.stragglers}
+    hparams = HParams(**spec.hparams) if tuner.first is None else None
     try:
-        algorithm = federated(task, tuner=tuner, hparams=HParams(**spec.hparams), **parts, **switches)
+        algorithm = federated(task, tuner=tuner, hparams=hparams, **parts, **switches)
     except ValueError as error:  # parts that do not go together
         raise SpecError(f"[tuner] {spec.tuner['name']}: {error}") from error
     return algorithm, federation, test
@@ -159,12 +161,17 @@ def set_option(raw: Table, assignment: str) -> None:
 
 
 def change_tuner(raw: Table, tuner: str) -> None:
-    """Put another tuner into a spec's tables. A box that is only what is usual for the one before goes with that."""
+    """Put another tuner into a spec's tables. What was for the one before alone goes with that.
+
+    That is a box that is only what is usual for it, and a start where one of the two has its own.
+    """
     task, before = (part.get("name") if isinstance(part, dict) else part for part in map(raw.get, ("task", "tuner")))
     if isinstance(task, str) and task in tasks.TASKS and isinstance(before, str) and before in tuners.TUNERS:
         highest = _highest(task, before)
         if _clamp(raw, before, highest) == _clamp({}, before, highest):
             raw.pop("clamp", None)
+    if before is not None and (before in tuners.FIRST or tuner in tuners.FIRST):
+        raw.pop("hparams", None)
     raw["tuner"] = tuner
 
 
@@ -315,6 +322,24 @@ def _hparams(raw: Mapping[str, Any], part: str, defaults: HParams, zero: bool = 
             bound = f"at least {least}" if key == "batch" or zero else "greater than 0"
             raise SpecError(f"[{part}] {key}={value!r} must be {bound}.")
         table[key] = float(value)
+    return table
+
+
+def _start(raw: Mapping[str, Any], tuner: str, clamp: Table | None, usual: HParams) -> Table:
+    """The hyperparameters of the first round; a tuner that has its own takes no others."""
+    first = tuners.FIRST.get(tuner)
+    table = _hparams(raw, "hparams", first or usual)
+    if first is None:
+        return table
+    for key, value in first._asdict().items():
+        own = min(max(value, clamp["low"][key]), clamp["high"][key]) if clamp else value
+        if key in raw.get("hparams", {}) and table[key] != own:
+            what = {"lr": "learning rate", "epochs": "epochs", "batch": "batch size"}[key]
+            raise SpecError(
+                f"[hparams] {key}={table[key]:g}: {tuner} finds its {what} itself, from no start; leave {key} out, or "
+                f"take a tuner that goes by it, such as --tuner fathom. To bound it: --set clamp.high.{key}=... (low)."
+            )
+        table[key] = own
     return table
 
 

@@ -22,6 +22,7 @@ PANELS = {
 DASHES: dict[str, Any] = {
     "solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 2))
 }  # fmt: skip
+FAR = 30.0  # times the largest other value: a start that would flatten a curve
 
 
 def draw(outs: Sequence[Path], path: Path, kind: str = "png") -> Path:
@@ -66,7 +67,9 @@ def _panel(axis: Axes, name: str, runs: list[Run]) -> None:
     for place, (run, label) in enumerate(zip(runs, _labels(runs), strict=True)):
         values += _curve(axis, run, name, style(place), _plain(label), tell=len(runs) < 3)
     levels = {run.spec["target"] if name == "accuracy" else run.spec["hparams"][name] for run in runs}
-    if len(levels) == 1:  # or every curve shows where it begins
+    common = len(levels) == 1  # or every curve shows where it begins
+    levels = {level for level in levels if not _aloof(level, values)}
+    if common and levels:
         (level,) = levels
         axis.axhline(level, color="#888888", linewidth=0.8)
         label = f"target {level:.0%}" if name == "accuracy" else f"start {level:g}"
@@ -92,7 +95,14 @@ def _curve(axis: Axes, run: Run, name: str, look: dict[str, str], label: str, te
     if tell:
         end = f"{mean[-1]:.1%}" if name == "accuracy" else f"{mean[-1]:.3g}"
         axis.annotate(end, (rounds[-1], mean[-1]), (4, 0), textcoords="offset points", va="center", color=colour)
-    return [*low.tolist(), *high.tolist()]
+    begin = int(len(rounds) > 1 and _aloof(low[0], high[1:].tolist()))
+    return [*low[begin:].tolist(), *high[begin:].tolist()]
+
+
+def _aloof(start: float, values: list[float]) -> bool:
+    """Whether a start is so far above all that follows that it would flatten it; `plumb` begins that far above."""
+    finite = [value for value in values if np.isfinite(value)]
+    return bool(finite) and start > FAR * max(finite)
 
 
 def _scale(axis: Axes, values: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""FATHOM from any start: lr is checked against what steps really bring, E and B against what clients have in common.
+"""FATHOM without a start: lr is checked against what steps really bring, E and B against what clients have in common.
 
 Ours, not the paper's; `docs/any-start.md` derives it.
 """
@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import optax
 
 from fathom.core.client import gain
-from fathom.core.plan import EASE
 from fathom.core.trees import cosine, divide, dot, unit, weighted_mean
 from fathom.core.types import Array, HParams, Key, Params, RoundStats, State, Tuner
 
+FIRST = HParams(lr=1000.0, epochs=1.0, batch=4.0)  # where every run begins: the steps that clients can bear
+WHOLE = 1 / 3  # of what was foretold: what the first round's steps are taken to have brought at the right learning rate
 MUCH, LITTLE = 0.6, 0.125  # of what was foretold: between them a learning rate is as it should be
-LITTLE_AT_FIRST = 0.4  # in the first rounds, which are careful: a learning rate that starts too high does harm there
+LONE = 0.5  # as LITTLE, where a batch is a single example; in proportion to 1 / B between
 MANY = 10.0  # clients: what fewer of them found may be chance, and makes steps longer in proportion only
+TINY = 1e-9  # the least that the first round's steps count as having brought
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
 COMMON = 0.1  # what clients must have in common, as a cosine: with less of it batches grow
 AMPLE = 10.0  # batches of so many times what clients have grow no further
@@ -30,7 +32,7 @@ class Past(NamedTuple):
     rounds: Array  # how many there were, and one more: t
     batch: Array  # what was proposed last; a bound may have held it
     size: Array  # the most examples that a round's clients had on average
-    agreement: Array  # the cosine of an update with those before it, smoothed
+    agreement: Array  # the cosine of an update with those before it, smoothed; 1 until there were two
     likeness: Array  # the cosine of two clients' updates, smoothed; may be below 0; 1 until there were two
 
 
@@ -41,23 +43,25 @@ def plumb(
     batch_rate: float = 2.0,
     smoothing: float = 0.9,
 ) -> Tuner:
-    """Adapt lr, E and B from any start: FATHOM's signals and two more. The default of `fathom run`; ours.
+    """Find lr, E and B without a start: FATHOM's signals and two more. The default of `fathom run`; ours.
 
-    Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
-    Where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
-    decides. Batches shrink only as far as rounds agree and clients do, and grow where clients have nothing in common:
-    more work of one's own is of no use to those who pull apart. The learning rate goes with the square root of the
-    batch. Rounds that undo each other, which may be noise alone, calm the run, no faster than powers of t: batches grow
-    until they are all of a client's work, and then the learning rate falls. Epochs are drawn to what consensus makes
-    worth their work, less than one where rounds undo each other; the first value is soon forgotten. Clients also cut
-    single steps that promise the impossible: a first learning rate may be too large.
+    It takes no first values. In the first round clients go as far as their losses let them, and what that brought tells
+    the learning rate. From then on they go through their last batch once more and send home by how much its loss was to
+    fall and by how much it did. Where most of it came true steps are too short, where little did too long; between the
+    two FATHOM's agreement decides. Batches shrink only as far as rounds agree and clients do, and grow where clients
+    have nothing in common: more work of one's own is of no use to those who pull apart. The learning rate goes with the
+    square root of the batch. Rounds that undo each other, which may be noise alone, calm the run, no faster than powers
+    of t: batches grow until they are all of a client's work, and then the learning rate falls. Epochs are drawn to what
+    consensus makes worth their work, less than one where rounds undo each other. Clients also cut single steps that
+    promise the impossible.
 
     `check_rate` and `epochs_rate` are the part of the way to go in a round, between 0 and 1; `smoothing` is below 1.
     `lr_rate` is how fast agreement moves the learning rate and disagreement calms the run, through batches too;
     `batch_rate` is for all else that moves batches. It reads the mean update and sums over clients, so it works under
-    secure aggregation.
+    secure aggregation. A box around it (`clamp`) holds for its first values, too.
 
-    >>> tuner = plumb()
+    >>> plumb().first
+    HParams(lr=1000.0, epochs=1.0, batch=4.0)
     """
 
     if not 0 <= smoothing < 1:
@@ -66,14 +70,18 @@ def plumb(
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
         nothing = jax.tree.map(jnp.zeros_like, params)
         zero, one = jnp.zeros(()), jnp.ones(())
-        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), zero, zero, one)
+        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), zero, one, one)
+
+    def latest(value: Array, before: Array, number: Array) -> Array:
+        """The mean of so many values, recent ones counting more; what was `before` where there is none yet."""
+        newest = (1 - smoothing) / (1 - smoothing ** jnp.maximum(number, 1))  # all of it, where it is the first
+        return jnp.where(number > 0, before + newest * (value - before), before)
 
     def update(key: Key, stats: RoundStats, past: Past) -> tuple[HParams, Past]:
         lr, epochs, batch = stats.hparams
         alignment = weighted_mean(stats.clients.alignment, stats.clients.examples)  # -G-bar_t
-        newest = (1 - smoothing) / (1 - smoothing**past.rounds)  # all of it in the first round
-        agreement = past.agreement + newest * (cosine(stats.update, past.direction) - past.agreement)  # -H-bar_t
-        alike = past.likeness + newest * (likeness(stats, past.likeness) - past.likeness)
+        agreement = latest(cosine(stats.update, past.direction), past.agreement, past.rounds - 1)  # -H-bar_t
+        alike = latest(likeness(stats, past.likeness), past.likeness, past.rounds)
         alone, together = consensus(stats, alike)
         calmer = jnp.clip(-lr_rate * agreement, 0.0, 1 / past.rounds)  # what noise may ask for
 
@@ -87,7 +95,8 @@ def plumb(
         size = jnp.minimum(size, AMPLE * whole)
         wider = 0.5 * jnp.log(jnp.minimum(size, whole) / jnp.minimum(past.batch, whole))
 
-        longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + check_rate * verdict(stats, past.rounds) + wider
+        checked = jnp.where(past.rounds > 1, check_rate * verdict(stats), landing(stats))
+        longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + checked + wider
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), size)
         direction = optax.tree.update_moment(unit(stats.update), past.direction, smoothing, 1)
@@ -98,20 +107,34 @@ def plumb(
             (stats.hparams, past),
         )
 
-    return Tuner(init, update, smoothing=smoothing, directions=True, scalars_up=4, checks=True)
+    return Tuner(init, update, first=FIRST, smoothing=smoothing, directions=True, scalars_up=4, checks=True)
 
 
-def verdict(stats: RoundStats, number: Array) -> Array:
-    """How much longer steps should be, as the logarithm of a factor: 0 where they brought LITTLE to MUCH of it all.
+def landing(stats: RoundStats) -> Array:
+    """From the first learning rate, which is as large as can be, to one that is right: the logarithm of a factor.
+
+    Steps were cut, so what they brought over what the whole of them had promised tells how long they really were, too.
+    The product of the two learning rates drops out: what comes of it does not depend on the scale of the loss. Where
+    steps were too short nevertheless, they become longer as in any other round.
+    """
+    found = gain(stats.clients)
+    shorter = jnp.log(jnp.clip(found, TINY, WHOLE) / WHOLE)
+    return jnp.where(jnp.isnan(found), 0.0, shorter + jnp.maximum(verdict(stats), 0.0))
+
+
+def verdict(stats: RoundStats) -> Array:
+    """How much longer steps should be, as the logarithm of a factor: 0 where they brought little to MUCH of it all.
 
     Above, what would bring the gain down to MUCH were the loss a parabola, on which 1 - gain grows with the learning
-    rate; in proportion, where clients are not MANY. Below, as much less as the gain is below LITTLE, down to -1 where
-    steps brought nothing. `number` is that of the round, from 1; in the first ones less than LITTLE_AT_FIRST is too
-    little.
+    rate; in proportion, where clients are not MANY. Below, as much less as the gain is below what is little, down to -1
+    where steps brought nothing. Little is LONE for single examples, which a step is to bring to their lowest point at
+    most, and LITTLE for batches, whose noise steps do not follow all the way.
     """
-    little = jnp.where(number <= EASE, LITTLE_AT_FIRST, LITTLE)
+    here = stats.clients.examples > 0
+    batch = jnp.minimum(stats.hparams.batch, jnp.maximum(stats.clients.examples, 1))
+    little = jnp.maximum(LITTLE, LONE / jnp.maximum(weighted_mean(batch, here), 1.0))
     found = gain(stats.clients)
-    sure = jnp.minimum(jnp.sum(stats.clients.examples > 0) / MANY, 1.0)
+    sure = jnp.minimum(jnp.sum(here) / MANY, 1.0)
     longer = -jnp.log(jnp.clip((1 - found) / (1 - MUCH), jnp.exp(-LEAP), 1.0)) * sure
     shorter = jnp.clip((little - found) / little, 0.0, 1.0)
     return jnp.where(jnp.isnan(found), 0.0, longer - shorter)  # 0 where nobody answered
