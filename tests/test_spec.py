@@ -79,7 +79,7 @@ def test_a_schedule_is_spelled_by_name():
         ({"hparams": {"lr": float("inf")}}, "[hparams] lr=inf must be a finite number."),
         ({"hparams": {"lrr": 1}}, "[hparams] has no 'lrr'; it takes lr, epochs, batch. Did you mean 'lr'?"),
         ({"hparams": {"lr": 0.05}}, "lr=0.05: plumb finds its learning rate itself, from no start; leave lr out"),
-        ({"hparams": {"batch": 20}}, "such as --tuner fathom. To bound it: --set clamp.high.batch=... (low)."),
+        ({"hparams": {"batch": 20}}, "such as --tuner fathom. Bounds are set by clamp.low.batch, clamp.high.batch."),
         ({"hparams": {"epochs": 0}, "tuner": "plumb"}, "[hparams] epochs=0 must be greater than 0."),
         ({"hparams": {"lr": 0.7}, "tuner": "fathom"}, "lies outside of the tuner's box, 0 to 0.5"),
         ({"clamp": {"hi": {}}}, "[clamp] has no 'hi'"),

@@ -37,10 +37,10 @@ def main() -> None:
     "settings: run it again with `fathom run DIR/spec.toml`), records.jsonl, checkpoints, summary.json and curves.png. "
     "A run that was stopped, or killed, goes on with `fathom run --resume DIR`, to the same results.",
     epilog="Examples:\n\n"
-    "  fathom run                                     the embedded task, tuned from any start\n\n"
+    "  fathom run                                     the embedded task; nothing has to be set\n\n"
     "  fathom run --tuner fathom                      the same with FATHOM as in the paper\n\n"
     "  fathom run --tuner fixed                       the same with plain FedAvg\n\n"
-    "  fathom run glyphs --lr 0.0001 --trials 3       another start, three trials in one program\n\n"
+    "  fathom run --tuner fathom --lr 0.05 --trials 3 from another start, three trials in one program\n\n"
     "  fathom run --set server_opt.name=fedadam       with Adam at the server\n\n"
     "  fathom run --aggregate median --dropout 0.1    a tenth of the clients vanish, a few may lie\n\n"
     "  fathom run runs/mine/spec.toml                 a run again, from its spec\n\n"
@@ -53,14 +53,16 @@ def run(
     tuner: Annotated[
         str | None,
         typer.Option(
-            help="What moves the hyperparameters (see `fathom tuners`): `plumb` works from any start, `fathom` is the "
+            help="What moves the hyperparameters (see `fathom tuners`): `plumb` needs no start, `fathom` is the "
             "paper's, `fixed` is FedAvg.",
             show_default="plumb; fathom with --aggregate private",
         ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication.")] = None,
     cohort: Annotated[int | None, typer.Option(help="Clients sampled each round.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Client learning rate of the first round.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Client learning rate of the first round; plumb finds these three itself.")
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="Local epochs of the first round; may be fractional.")] = None,
     batch: Annotated[float | None, typer.Option(help="Local batch size of the first round.")] = None,
     trials: Annotated[int | None, typer.Option(help="Independent trials, run together: seeds N, N+1, ...")] = None,
@@ -247,14 +249,14 @@ def _draw(out: Path) -> bool:
 
 @app.command()
 def tasks() -> None:
-    """List the tasks there are, and how they start."""
+    """List the tasks there are, and how tuners that need a start begin on them (plumb, the default, needs none)."""
     from fathom.tasks import TASKS
 
     for name, entry in TASKS.items():
         d = entry.defaults
-        start = f"lr {d.hparams.lr:g}, E {d.hparams.epochs:g}, B {d.hparams.batch:g}, {d.cohort} clients a round"
+        start = f"start lr {d.hparams.lr:g}, E {d.hparams.epochs:g}, B {d.hparams.batch:g}"
         Console().print(
-            f"[bold]{name:<14}[/bold]{entry.summary} ({start}, target {d.target:.0%})",
+            f"[bold]{name:<14}[/bold]{entry.summary} ({d.cohort} clients a round, target {d.target:.0%}; {start})",
             highlight=False,
             soft_wrap=True,
         )

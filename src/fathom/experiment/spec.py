@@ -337,7 +337,8 @@ def _start(raw: Mapping[str, Any], tuner: str, clamp: Table | None, usual: HPara
             what = {"lr": "learning rate", "epochs": "epochs", "batch": "batch size"}[key]
             raise SpecError(
                 f"[hparams] {key}={table[key]:g}: {tuner} finds its {what} itself, from no start; leave {key} out, or "
-                f"take a tuner that goes by it, such as --tuner fathom. To bound it: --set clamp.high.{key}=... (low)."
+                f"take a tuner that goes by it, such as --tuner fathom. Bounds are set by clamp.low.{key}, "
+                f"clamp.high.{key}."
             )
         table[key] = own
     return table
