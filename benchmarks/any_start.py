@@ -1,4 +1,4 @@
-"""From any start: rounds to a target, for `plumb`, which has none, `fathom` from 18, and FedAvg's grid of 24.
+"""Rounds to a target, from any start: for `plumb`, which has none, `fathom` from 18, and FedAvg's grid of 24.
 
 A cell is a start (learning rate, epochs, batch size) with some trials.
 Every run is appended to a file of JSON lines as soon as it has arrived, or has had its rounds, so the work can be split
@@ -147,6 +147,8 @@ def starts(method: str, middle: float, batches: list[float] | None) -> list[list
         each = [[tuple(PLUMB)]]
     else:
         each = [[(lr, 1.0, batch) for batch in BATCHES for lr in RATES]]
+    if method == "plumb":
+        batches = None  # it has its own
     kept = ([cell for cell in cells if batches is None or cell[2] in batches] for cells in each)
     return [cells for cells in kept if cells]
 
@@ -252,7 +254,7 @@ def measure(args: argparse.Namespace) -> None:
                 (*cell, seed)
                 for cell in cells
                 for seed in range(args.seed, args.seed + args.trials)
-                if wanted is None or any(math.isclose(cell[0], rate) for rate in wanted)
+                if wanted is None or method == "plumb" or any(math.isclose(cell[0], rate) for rate in wanted)
             ]
             runs = [
                 (lr, epochs, batch, seed)

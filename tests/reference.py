@@ -96,7 +96,7 @@ def run(
     smoothed, state, out = np.zeros_like(params), None, []
     lr, epochs, batch = F(lr), F(epochs), F(batch)
     proposed, most = batch, 0.0  # the last batch before bounds; the most examples that a round's clients had on average
-    agreements, alikes = [], []  # of the rounds so far
+    agreements, alikes, landed = [], [], False  # of the rounds so far; whether any step has brought something
     for done, cohort in enumerate(cohorts):
         reach = 4.0 * min((done + 0.5) / 10, 1.0)  # the first rounds are careful
         results = [client(params, *clients[i], lr, epochs, batch, form, reach=reach, **local) for i in cohort]
@@ -129,9 +129,9 @@ def run(
                 smaller = max(smaller, np.log(batch / (10 * whole)) / rates[2])  # batches grow to ten times all of it
                 wider = np.log(min(batch * np.exp(-rates[2] * smaller), whole) / proposed)
                 checked = 0.5 * verdict(gained / foretold, max(np.minimum(used[2], nu).mean(), 1), m)
-                if done == 0:  # from the longest steps that can be to what they really were
-                    small = gained / foretold < 1 / 3
-                    checked = np.log(max(gained / foretold, 1e-9) * 3) if small else 2 * max(checked, 0.0)
+                if not landed:  # from the longest steps that can be to what they really were
+                    checked = np.log(min(3 * gained / foretold, 1)) + 2 * max(checked, 0.0) if gained > 0 else 0.0
+                landed = landed or gained > 0
                 longer = rates[0] * max(agree, 0.0) - calmer + checked + 0.5 * wider
             lr = lr * np.exp(longer)
             epochs = epochs * np.exp(rates[1] * more)

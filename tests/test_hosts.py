@@ -187,8 +187,8 @@ def test_the_command_on_two_hosts_writes_one_run_equal_to_that_of_one_host(tmp_p
     for one, other in zip(together, alone, strict=True):
         assert one["clients"]["steps"] == other["clients"]["steps"]
         for key in ("lr", "epochs", "batch", "loss", "alignment", "gradients"):
-            assert one[key] == pytest.approx(other[key], rel=1e-6)
-        assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
+            assert one[key] == pytest.approx(other[key], rel=1e-5)
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-5)
 
     # Set back by a round, they go on together: each reads the checkpoint, the first one writes.
     codes, said = hosts(tmp_path, first=("--resume", str(tmp_path / "0" / "out"), "--from", "2"))

@@ -121,7 +121,7 @@ def after_a_round(rounds=1, hparams=HPARAMS, agreement=1.0):
     _, past = tuner.init(jax.random.key(0), hparams, stats().update)
     for _ in range(rounds):
         _, past = tuner.update(jax.random.key(0), stats(), past)
-    return tuner, past._replace(batch=hparams.batch, agreement=jnp.float32(agreement))
+    return tuner, past._replace(batch=hparams.batch, agreement=jnp.float32(agreement), landed=jnp.asarray(rounds > 0))
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,24 @@ def test_the_learning_rate_follows_what_steps_brought(batch, gain, pull):
 
 
 @pytest.mark.parametrize(
-    ("gain", "found"), [(1e-4, 3e-4), (0.3, 0.9), (1 / 3, 1.0), (0.5, 1.0), (0.8, 2**0.4), (-1.0, 3e-9)]
+    ("gain", "found"), [(1e-4, 3e-4), (0.3, 0.9), (1 / 3, 1.0), (0.5, 1.0), (0.8, 2**0.4), (0.0, 1.0), (-1.0, 1.0)]
 )
 def test_the_first_round_tells_how_long_steps_really_were(gain, found):
     small = HPARAMS._replace(batch=jnp.ones(4))
     tuner, state = after_a_round(0, small)
     proposal, _ = tuner.update(jax.random.key(0), stats(small, gain=gain, alignment=0.0), state)
     np.testing.assert_allclose(proposal.lr, 0.1 * np.exp(0.1) * found, rtol=1e-5)
+
+
+def test_a_first_round_that_brought_nothing_leaves_it_to_the_next_to_tell():
+    small = HPARAMS._replace(batch=jnp.ones(4))
+    tuner, past = after_a_round(0, small)
+    for gain, found in ((-0.5, 1.0), (-0.1, 1.0), (1e-4, 3e-4), (0.3, 1.0)):
+        before = past.landed
+        now = stats(small, gain=gain, alignment=0.0, scale=0.0)
+        proposal, past = tuner.update(jax.random.key(0), now, past._replace(agreement=jnp.zeros(()), batch=small.batch))
+        shorter = 0.5 * (1 - 0.3 / 0.5) if before else 0.0
+        np.testing.assert_allclose(proposal.lr, 0.1 * found * np.exp(-shorter) * np.sqrt(proposal.batch), rtol=1e-5)
 
 
 def test_it_has_a_start_of_its_own_and_refuses_another():

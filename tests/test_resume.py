@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_is_an_error_that_offers_the_one_before(out, finish
 def test_a_checkpoint_of_another_spec_or_version_is_refused(out):
     unfinished(out)
     text = (out / "spec.toml").read_text()
-    (out / "spec.toml").write_text(text.replace("lr = 0.01\n", "lr = 0.02\n"))
+    (out / "spec.toml").write_text(text.replace("lr_rate = 0.1\n", "lr_rate = 0.2\n"))
     assert (out / "spec.toml").read_text() != text
     done = resume(out, code=2)
     assert "is of another spec; start again with `fathom run out/spec.toml`." in done.stderr

@@ -78,7 +78,7 @@ def test_a_schedule_is_spelled_by_name():
         ({"hparams": {"epochs": 0}}, "[hparams] epochs=0 must be greater than 0."),
         ({"hparams": {"lr": float("inf")}}, "[hparams] lr=inf must be a finite number."),
         ({"hparams": {"lrr": 1}}, "[hparams] has no 'lrr'; it takes lr, epochs, batch. Did you mean 'lr'?"),
-        ({"hparams": {"lr": 0.05}}, "lr=0.05: plumb finds its learning rate itself, from no start; leave lr out"),
+        ({"hparams": {"lr": 0.05}}, "lr=0.05: plumb finds its learning rate itself, and has no first one to set"),
         ({"hparams": {"batch": 20}}, "such as --tuner fathom. Bounds are set by clamp.low.batch, clamp.high.batch."),
         ({"hparams": {"epochs": 0}, "tuner": "plumb"}, "[hparams] epochs=0 must be greater than 0."),
         ({"hparams": {"lr": 0.7}, "tuner": "fathom"}, "lies outside of the tuner's box, 0 to 0.5"),
@@ -174,6 +174,14 @@ def test_a_start_stays_with_the_tuner_that_it_was_for(change):
     raw = {"tuner": "fathom", "hparams": {"lr": 0.05}}
     change(raw, "fixed")
     assert resolve(raw).hparams["lr"] == 0.05
+    raw = tomllib.loads(resolve({}).toml())  # of plumb
+    specs.set_option(raw, "hparams.lr=0.05")
+    change(raw, "fixed")
+    assert resolve(raw).hparams == {"lr": 0.05, "epochs": 1.0, "batch": 20.0}
+    raw = {"tuner": "plumb", "hparams": {"lr": 0.05}}
+    change(raw, "plumb")
+    with pytest.raises(SpecError, match="finds its learning rate itself"):
+        resolve(raw)
     raw = {"hparams": {"lr": 0.05}}  # given on its own: it would be ignored
     change(raw, "plumb")
     with pytest.raises(SpecError, match="finds its learning rate itself"):
@@ -187,3 +195,7 @@ def test_a_tuner_without_a_start_begins_inside_its_box():
     algorithm, _, _ = specs.build(spec)
     hparams = algorithm.init(jax.random.key(0), 3).hparams
     assert [float(leaf[0]) for leaf in hparams] == [2.0, 1.0, 16.0]
+    raw = tomllib.loads(spec.toml())  # a run's own spec, with another box
+    specs.set_option(raw, "clamp.high.lr=5")
+    specs.set_option(raw, "clamp.low.batch=8")
+    assert resolve(raw) == resolve({"clamp": {"low": {"batch": 8}, "high": {"lr": 5.0}}})

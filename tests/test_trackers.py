@@ -9,7 +9,9 @@ import pytest
 from fathom.experiment import trackers
 from fathom.experiment.spec import SpecError, resolve
 
-SPEC = resolve({"task": "synthetic", "trials": 2, "seed": 7, "rounds": 9, "every": 3, "hparams": {"lr": 0.25}})
+SPEC = resolve(
+    {"task": "synthetic", "tuner": "fathom", "trials": 2, "seed": 7, "rounds": 9, "every": 3, "hparams": {"lr": 0.25}}
+)
 EXPECTED = {
     "lr", "epochs", "batch", "agreement", "alignment", "gain", "loss", "gradients", "bytes_up", "bytes_down",
     "rejected", "rolled_back", "test/accuracy", "test/loss",
@@ -68,7 +70,7 @@ def mlflow(out, trial):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{out / 'mlflow' / 'mlflow.db'}")
-    (experiment,) = (e for e in client.search_experiments() if e.name == "synthetic-plumb")
+    (experiment,) = (e for e in client.search_experiments() if e.name == "synthetic-fathom")
     runs = client.search_runs([experiment.experiment_id])
     (run,) = (run for run in runs if run.info.run_name == f"trial {trial + 1}")
     assert len(runs) == 2

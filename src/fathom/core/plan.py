@@ -57,7 +57,7 @@ def reach(done: Array) -> Array:
     """How much a step may promise to lower its batch's loss, over that loss, after so many rounds; where it is checked.
 
     A loss that is never negative and L-smooth has 2 L loss >= |gradient|^2, so that of SGD every learning rate below
-    2 / L passes whole. The first rounds allow less: nobody has seen yet whether the first learning rate is sound.
+    2 / L passes whole. The first rounds allow less: nobody has seen yet what steps bring.
     """
     return REACH * jnp.minimum((done + 0.5) / EASE, 1.0)
 

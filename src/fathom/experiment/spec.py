@@ -147,6 +147,8 @@ def set_option(raw: Table, assignment: str) -> None:
         raise SpecError(f"--set {key}: the value is too large or too deep ({error}); give a smaller one.") from error
     _check_size(f"--set {key.strip()}", value)
     *parents, last = key.strip().split(".")
+    if parents[:1] == ["clamp"]:
+        _forget_start(raw)
     table = raw
     for parent in parents:
         if isinstance(table.get(parent), str):
@@ -170,9 +172,20 @@ def change_tuner(raw: Table, tuner: str) -> None:
         highest = _highest(task, before)
         if _clamp(raw, before, highest) == _clamp({}, before, highest):
             raw.pop("clamp", None)
-    if before is not None and (before in tuners.FIRST or tuner in tuners.FIRST):
+    _forget_start(raw)
+    if isinstance(before, str) and before not in tuners.FIRST and tuner in tuners.FIRST:
         raw.pop("hparams", None)
     raw["tuner"] = tuner
+
+
+def _forget_start(raw: Table) -> None:
+    """Leave out what a run's own spec says of a start that its tuner has of its own: it goes with tuner and box."""
+    try:
+        own = resolve({key: value for key, value in raw.items() if key != "hparams"})
+    except SpecError:
+        return  # which is told when the whole is resolved
+    if "tuner" in raw and own.tuner["name"] in tuners.FIRST and isinstance(raw.get("hparams"), dict):
+        raw["hparams"] = {key: value for key, value in raw["hparams"].items() if own.hparams.get(key) != value}
 
 
 def _highest(task: str, tuner: str) -> HParams:
@@ -336,9 +349,9 @@ def _start(raw: Mapping[str, Any], tuner: str, clamp: Table | None, usual: HPara
         if key in raw.get("hparams", {}) and table[key] != own:
             what = {"lr": "learning rate", "epochs": "epochs", "batch": "batch size"}[key]
             raise SpecError(
-                f"[hparams] {key}={table[key]:g}: {tuner} finds its {what} itself, from no start; leave {key} out, or "
-                f"take a tuner that goes by it, such as --tuner fathom. Bounds are set by clamp.low.{key}, "
-                f"clamp.high.{key}."
+                f"[hparams] {key}={table[key]:g}: {tuner} finds its {what} itself, and has no first one to set; leave "
+                f"{key} out, or take a tuner that goes by it, such as --tuner fathom. Bounds are set by "
+                f"clamp.low.{key}, clamp.high.{key}."
             )
         table[key] = own
     return table

@@ -68,7 +68,7 @@ def _panel(axis: Axes, name: str, runs: list[Run]) -> None:
         values += _curve(axis, run, name, style(place), _plain(label), tell=len(runs) < 3)
     levels = {run.spec["target"] if name == "accuracy" else run.spec["hparams"][name] for run in runs}
     common = len(levels) == 1  # or every curve shows where it begins
-    levels = {level for level in levels if not _aloof(level, values)}
+    levels = {level for level in levels if name == "accuracy" or not _aloof(level, values)}
     if common and levels:
         (level,) = levels
         axis.axhline(level, color="#888888", linewidth=0.8)
@@ -95,7 +95,7 @@ def _curve(axis: Axes, run: Run, name: str, look: dict[str, str], label: str, te
     if tell:
         end = f"{mean[-1]:.1%}" if name == "accuracy" else f"{mean[-1]:.3g}"
         axis.annotate(end, (rounds[-1], mean[-1]), (4, 0), textcoords="offset points", va="center", color=colour)
-    begin = int(len(rounds) > 1 and _aloof(low[0], high[1:].tolist()))
+    begin = int(name != "accuracy" and _aloof(low[0], high[1:].tolist()))
     return [*low[begin:].tolist(), *high[begin:].tolist()]
 
 

@@ -190,6 +190,9 @@ def _notes(spec: dict[str, Any], trials: list[list[Record]]) -> list[str]:
             notes.append(f"the bound is for {part} {plain!r}; this run has {spec[part]['name']!r}.")
     if spec["tuner"]["name"] == "plumb":
         notes.append("clients cut steps that promise too much, so L, sigma and G may be more than is shown.")
+        notes.append(
+            "its first round has a learning rate that no step goes by; the bound is of no use up to the second."
+        )
     if all(len(set(record.steps)) == 1 for trial in trials for record in trial):
         notes.append(
             "all clients of a round take the same number of steps, which tells nothing of sigma: 0 unless given."

@@ -18,7 +18,6 @@ WHOLE = 1 / 3  # of what was foretold: what the first round's steps are taken to
 MUCH, LITTLE = 0.6, 0.125  # of what was foretold: between them a learning rate is as it should be
 LONE = 0.5  # as LITTLE, where a batch is a single example; in proportion to 1 / B between
 MANY = 10.0  # clients: what fewer of them found may be chance, and makes steps longer in proportion only
-TINY = 1e-9  # the least that the first round's steps count as having brought
 LEAP = 4.0  # the most that the check alone may ask for, as the logarithm of a factor
 COMMON = 0.1  # what clients must have in common, as a cosine: with less of it batches grow
 AMPLE = 10.0  # batches of so many times what clients have grow no further
@@ -34,6 +33,7 @@ class Past(NamedTuple):
     size: Array  # the most examples that a round's clients had on average
     agreement: Array  # the cosine of an update with those before it, smoothed; 1 until there were two
     likeness: Array  # the cosine of two clients' updates, smoothed; may be below 0; 1 until there were two
+    landed: Array  # whether the learning rate is more than a start
 
 
 def plumb(
@@ -70,7 +70,8 @@ def plumb(
     def init(key: Key, hparams: HParams, params: Params) -> tuple[HParams, State]:
         nothing = jax.tree.map(jnp.zeros_like, params)
         zero, one = jnp.zeros(()), jnp.ones(())
-        return hparams, Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), zero, one, one)
+        past = Past(nothing, jnp.ones((), jnp.int32), jnp.asarray(hparams.batch), zero, one, one, jnp.zeros((), bool))
+        return hparams, past
 
     def latest(value: Array, before: Array, number: Array) -> Array:
         """The mean of so many values, recent ones counting more; what was `before` where there is none yet."""
@@ -95,15 +96,16 @@ def plumb(
         size = jnp.minimum(size, AMPLE * whole)
         wider = 0.5 * jnp.log(jnp.minimum(size, whole) / jnp.minimum(past.batch, whole))
 
-        checked = jnp.where(past.rounds > 1, check_rate * verdict(stats), landing(stats))
+        checked = jnp.where(past.landed, check_rate * verdict(stats), landing(stats))
         longer = lr_rate * jnp.maximum(agreement, 0.0) - calmer + checked + wider
         more = epochs_rate * (WORTH * jnp.minimum(agreement, alone) - jnp.log(epochs))
         proposal = HParams(lr * jnp.exp(longer), epochs * jnp.exp(more), size)
         direction = optax.tree.update_moment(unit(stats.update), past.direction, smoothing, 1)
+        landed = past.landed | (gain(stats.clients) > 0)
         heard = jnp.any(stats.clients.examples > 0)  # silence tells nothing
         return jax.tree.map(
             lambda new, old: jnp.where(heard, new, old),
-            (proposal, Past(direction, past.rounds + 1, size, most, agreement, alike)),
+            (proposal, Past(direction, past.rounds + 1, size, most, agreement, alike, landed)),
             (stats.hparams, past),
         )
 
@@ -114,12 +116,12 @@ def landing(stats: RoundStats) -> Array:
     """From the first learning rate, which is as large as can be, to one that is right: the logarithm of a factor.
 
     Steps were cut, so what they brought over what the whole of them had promised tells how long they really were, too.
-    The product of the two learning rates drops out: what comes of it does not depend on the scale of the loss. Where
-    steps were too short nevertheless, they become longer as in any other round.
+    The first learning rate itself drops out, and with it the scale of the loss. Where steps were too short
+    nevertheless, they become longer as in any other round; where they brought nothing, nothing is known yet.
     """
     found = gain(stats.clients)
-    shorter = jnp.log(jnp.clip(found, TINY, WHOLE) / WHOLE)
-    return jnp.where(jnp.isnan(found), 0.0, shorter + jnp.maximum(verdict(stats), 0.0))
+    shorter = jnp.log(jnp.where(found > 0, jnp.minimum(found, WHOLE), WHOLE) / WHOLE)
+    return shorter + jnp.maximum(verdict(stats), 0.0)
 
 
 def verdict(stats: RoundStats) -> Array:
