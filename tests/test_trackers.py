@@ -115,7 +115,7 @@ def test_mlflow_reads_what_was_recorded_and_shows_a_run_that_goes_on_once(tmp_pa
         assert points["lr"] == [(n, 0.25 * n + trial) for n in (3, 6, 9)]
         assert points["test/accuracy"] == [(3, 3 / 16), (6, 6 / 16), (9, 9 / 16)]
         assert params["hparams.lr"] == "0.25"
-        assert params["clamp.high.lr"] == "1000.0"
+        assert params["clamp.high.lr"] == "0.5"
 
 
 def test_a_tracker_that_joins_a_run_late_is_told_its_past(tmp_path):
