@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PLUMB = (1000.0, 1.0, 4.0)  # where `plumb` begins; it takes no other start
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
 BATCHES = (4.0, 20.0, 256.0)
 GRID = (0.3, 1.0, 3.0, 10.0)  # times the task's usual learning rate; with 1, 2 and 4 epochs, and batches of 4 and 20
@@ -139,16 +138,16 @@ def starts(method: str, middle: float, batches: list[float] | None) -> list[list
 
     One for all whose batches come to be alike, and one for each batch size that stays what it is.
     """
+    import fathom
+
     if method == "grid":
         each = [
             [(middle * times, epochs, batch) for times in GRID for epochs in (1.0, 2.0, 4.0)] for batch in (4.0, 20.0)
         ]
     elif method == "plumb":
-        each = [[tuple(PLUMB)]]
+        return [[tuple(fathom.tuners.FIRST["plumb"])]]
     else:
         each = [[(lr, 1.0, batch) for batch in BATCHES for lr in RATES]]
-    if method == "plumb":
-        batches = None  # it has its own
     kept = ([cell for cell in cells if batches is None or cell[2] in batches] for cells in each)
     return [cells for cells in kept if cells]
 
@@ -237,8 +236,9 @@ def measure(args: argparse.Namespace) -> None:
     usual_target, usual_rounds, middle = TASKS[args.task]
     args.target, args.rounds = args.target or usual_target, args.rounds or usual_rounds
     bound = fathom.HParams(0.5, 10.0, 5096.0)  # as the paper's runs had it; `plumb` needs none on lr
+    unbound = bound._replace(lr=fathom.tuners.SELF_BOUND["plumb"])
     makers = {
-        "plumb": lambda: fathom.tuners.clamp(fathom.tuners.plumb(), high=bound._replace(lr=PLUMB[0])),
+        "plumb": lambda: fathom.tuners.clamp(fathom.tuners.plumb(), high=unbound),
         "fathom": lambda: fathom.tuners.clamp(fathom.tuners.fathom(), high=bound._replace(lr=1.0)),
         "grid": fathom.tuners.fixed,
     }

@@ -45,10 +45,10 @@ def plumb(
 ) -> Tuner:
     """Find lr, E and B without a start: FATHOM's signals and two more. The default of `fathom run`; ours.
 
-    It takes no first values. In the first round clients go as far as their losses let them, and what that brought tells
-    the learning rate. From then on they go through their last batch once more and send home by how much its loss was to
-    fall and by how much it did. Where most of it came true steps are too short, where little did too long; between the
-    two FATHOM's agreement decides. Batches shrink only as far as rounds agree and clients do, and grow where clients
+    Clients go through their last batch once more and send home by how much its loss was to fall and by how much it did.
+    In the first round they go as far as their losses let them, and what that brought tells the learning rate. From then
+    on, where most of it came true steps are too short, where little did too long; between the two FATHOM's agreement
+    decides. Batches shrink only as far as rounds agree and clients do, and grow where clients
     have nothing in common: more work of one's own is of no use to those who pull apart. The learning rate goes with the
     square root of the batch. Rounds that undo each other, which may be noise alone, calm the run, no faster than powers
     of t: batches grow until they are all of a client's work, and then the learning rate falls. Epochs are drawn to what
